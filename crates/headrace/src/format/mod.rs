@@ -1,0 +1,3 @@
+//! How bytes become documents. No I/O here: a decoder is handed bytes and says how many it needs next.
+
+pub mod parquet;

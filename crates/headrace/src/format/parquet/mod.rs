@@ -1,0 +1,50 @@
+//! Parquet: where the token columns of a file lie, and how their pages become documents.
+//!
+//! A *token column* is a leaf of integers that repeats once a row (a list, large list or fixed-size list; at any
+//! depth of structs). Its column chunk in one row group is described by a [`TokenChunk`], which holds all that is
+//! needed to decode it: footers are read once, when the dataset is indexed.
+
+/// What a leaf's schema says about how its levels and values are to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TokenShape {
+    /// 4 or 8: the physical type is INT32 or INT64.
+    pub value_bytes: u8,
+    /// Bits of the logical type: 8, 16, 32 or 64.
+    pub bits: u8,
+    /// Whether the logical type is signed. An unsigned 32-bit value above `i32::MAX` is stored as a negative INT32.
+    pub signed: bool,
+    /// Definition level of a value that is there.
+    pub max_def: i16,
+    /// Definition level from which a list has an element (below it: a null or empty list). An element with a level
+    /// in `list_def..max_def` is a null.
+    pub list_def: i16,
+}
+
+/// One token column in one row group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenChunk {
+    /// How to read it.
+    pub shape: TokenShape,
+    /// Compression, as Parquet numbers it (0 none, 1 snappy, 2 gzip, 4 brotli, 5 lz4, 6 zstd, 7 lz4 raw).
+    pub codec: u8,
+    /// Bit `e` is set if Parquet's encoding number `e` occurs, as the footer says.
+    pub encodings: u32,
+    /// Byte offset of the first page (dictionary page included) in the file.
+    pub start: u64,
+    /// Bytes of all pages with their headers.
+    pub len: u64,
+    /// Levels: tokens, plus one for each empty or null list.
+    pub levels: u64,
+    /// Rows.
+    pub rows: u64,
+}
+
+/// Receives a chunk's documents page by page, in storage order.
+pub trait TokenSink {
+    /// The part of the documents that one page holds.
+    ///
+    /// `lengths[i]` tokens belong to the i-th document of the page (0: an empty or null one); if `continued`, the
+    /// first is the rest of the document that the page before ended with. `values` holds the tokens of all, one
+    /// after another, and is empty when only lengths were asked for.
+    fn page(&mut self, continued: bool, lengths: &[u64], values: &[i32]) -> crate::Result<()>;
+}

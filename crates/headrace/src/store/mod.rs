@@ -1,0 +1,115 @@
+//! Where bytes come from: one trait over local disks and object stores.
+//!
+//! Calls block. Reads are split in two so that slow stores can work ahead: [`Store::fetch`] starts a read and
+//! returns at once, [`Fetch::wait_into`] waits for its bytes. A local read happens in `wait_into`, on the waiting
+//! thread; a remote one runs on the process-wide HTTP runtime under the process-wide concurrency limit.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::cancel::Cancel;
+use crate::error::Result;
+
+/// What tells two contents of one path apart without reading them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// Modification time of a local file, in nanoseconds since 1970.
+    Modified(i64),
+    /// The entity tag of an object.
+    ETag(String),
+    /// The store gives nothing: only the size can be compared.
+    Unknown,
+}
+
+/// A file or object as a listing shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Object {
+    /// Path below the store's root, `/` between its parts, never percent-encoded.
+    pub path: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// What tells this content from another.
+    pub version: Version,
+}
+
+/// Counts of what a store was asked for, for tests and `stats()`.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// Read requests sent, retries included.
+    pub requests: AtomicU64,
+    /// Bytes asked for and delivered, once each: bytes of a broken or repeated body do not count twice.
+    pub bytes: AtomicU64,
+    /// Requests sent again after a fault.
+    pub retries: AtomicU64,
+}
+
+impl Traffic {
+    /// Notes a delivered read.
+    pub fn add(&self, requests: u64, bytes: u64, retries: u64) {
+        self.requests.fetch_add(requests, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.retries.fetch_add(retries, Ordering::Relaxed);
+    }
+}
+
+/// A place that holds files. One value stands for one root (a folder, a bucket and prefix).
+pub trait Store: Send + Sync + fmt::Debug {
+    /// The root as a user would write it, without secrets: `/data/web` or `s3://bucket/web`.
+    fn url(&self) -> &str;
+
+    /// The full name of a path below the root, for messages and `sources()`.
+    fn uri(&self, path: &str) -> String {
+        if path.is_empty() { self.url().to_owned() } else { format!("{}/{path}", self.url().trim_end_matches('/')) }
+    }
+
+    /// Calls `found` with every file below `prefix` (`""` for all), in no particular order.
+    ///
+    /// Which names count as hidden is the index's business, not the store's.
+    fn list(&self, prefix: &str, cancel: &Cancel, found: &mut dyn FnMut(Object)) -> Result<()>;
+
+    /// Size and version of one file now.
+    fn head(&self, path: &str, cancel: &Cancel) -> Result<Object>;
+
+    /// Starts to read `range` of `object`; faults are reported by [`Fetch::wait_into`].
+    ///
+    /// The range must lie within `object.size`. A file that is no longer `object` (other size or version) is
+    /// [`crate::Error::Changed`].
+    fn fetch(&self, object: &Object, range: Range<u64>) -> Fetch;
+
+    /// Writes a small file whole, atomically: readers see the old content or the new.
+    fn put(&self, path: &str, bytes: &[u8], cancel: &Cancel) -> Result<()>;
+
+    /// Whether reads travel over a network, so that working ahead pays.
+    fn is_remote(&self) -> bool;
+
+    /// What was asked for so far.
+    fn traffic(&self) -> &Traffic;
+}
+
+/// How a started read is finished; each store has its own.
+pub trait Pending: Send {
+    /// Appends the bytes of the range to `buffer`, all of them or an error (then `buffer` is as before).
+    fn finish(self: Box<Self>, cancel: &Cancel, buffer: &mut Vec<u8>) -> Result<()>;
+}
+
+/// A read that was started. Dropping it abandons the read.
+pub struct Fetch(Box<dyn Pending>);
+
+impl Fetch {
+    /// Wraps a store's own kind of pending read.
+    pub fn new(pending: impl Pending + 'static) -> Self {
+        Self(Box::new(pending))
+    }
+
+    /// Waits for the read and appends its bytes to `buffer`; on error `buffer` is as it was.
+    pub fn wait_into(self, cancel: &Cancel, buffer: &mut Vec<u8>) -> Result<()> {
+        self.0.finish(cancel, buffer)
+    }
+}
+
+impl fmt::Debug for Fetch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fetch")
+    }
+}
