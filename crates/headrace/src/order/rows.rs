@@ -1,0 +1,167 @@
+//! Rows: how the lanes' endless streams are cut, to which epoch a row belongs, and where a finite run ends.
+
+use super::lanes::dealt;
+use crate::error::{Error, Result};
+
+/// What becomes of the tokens after a finite run's last whole row or batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Remainder {
+    /// They are left out, and counted.
+    #[default]
+    Drop,
+    /// They are given in rows that are filled up with padding.
+    Pad,
+}
+
+/// The arithmetic of rows over a lane order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    /// N.
+    pub lanes: u64,
+    /// L: tokens from one row's start to the next in a lane.
+    pub stride: u64,
+    /// o: tokens that a row shares with the next of its lane.
+    pub overlap: u64,
+    /// T: weight of a pass.
+    pub total: u64,
+    /// Passes in the run; `None` for no end.
+    pub epochs: Option<u64>,
+    /// What becomes of the rest of a finite run.
+    pub remainder: Remainder,
+}
+
+impl Rows {
+    /// Tokens in a row.
+    pub fn row_tokens(&self) -> u64 {
+        self.stride + self.overlap
+    }
+
+    /// The unit of the dealt line that is the first token of row `row`. Increases with `row`.
+    fn unit(&self, row: u64) -> u64 {
+        row / self.lanes * self.stride * self.lanes + row % self.lanes
+    }
+
+    /// The epoch to which a row belongs: that of its first token.
+    pub fn epoch_of(&self, row: u64) -> u64 {
+        self.unit(row) / self.total
+    }
+
+    /// The first row of an epoch.
+    pub fn first_row(&self, epoch: u64) -> u64 {
+        let unit = epoch * self.total;
+        let round = self.stride * self.lanes;
+        let (whole, rest) = (unit / round, unit % round);
+        if rest < self.lanes { whole * self.lanes + rest } else { (whole + 1) * self.lanes }
+    }
+
+    /// Rows of a finite run (with [`Remainder::Pad`], those that hold a token); `None` for a run without end.
+    ///
+    /// They are rows `0..n`: a lane never has more rows than a lane before it.
+    pub fn count(&self) -> Option<u64> {
+        let units = self.epochs? * self.total;
+        Some((0..self.lanes).map(|lane| self.lane_rows(dealt(lane, self.lanes, units))).sum())
+    }
+
+    /// Tokens of a lane's stream in a finite run.
+    pub fn lane_tokens(&self, lane: u64) -> Option<u64> {
+        Some(dealt(lane, self.lanes, self.epochs? * self.total))
+    }
+
+    fn lane_rows(&self, tokens: u64) -> u64 {
+        let strides = tokens.saturating_sub(self.overlap);
+        match self.remainder {
+            Remainder::Drop => strides / self.stride,
+            Remainder::Pad => strides.div_ceil(self.stride),
+        }
+    }
+
+    /// How many tokens the first `rows` rows of a finite run leave out (an overlap's tokens count once).
+    pub fn left_out(&self, rows: u64) -> Option<u64> {
+        let mut left = 0;
+        for lane in 0..self.lanes {
+            let tokens = self.lane_tokens(lane)?;
+            let given = (rows + self.lanes - 1 - lane) / self.lanes;
+            let reached = if given == 0 { 0 } else { given * self.stride + self.overlap };
+            left += tokens.saturating_sub(reached);
+        }
+        Some(left)
+    }
+
+    /// Refuses data of which an epoch cannot fill a batch.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] that says what there is and what would do.
+    pub fn check_enough(&self, batch: u64) -> Result<()> {
+        // Rows that begin in an epoch, whatever its place in the stream: whole rounds of the lanes.
+        let fewest = self.total / (self.stride * self.lanes) * self.lanes;
+        let run = self.count().unwrap_or(u64::MAX);
+        if fewest >= batch && (run >= batch || self.remainder == Remainder::Pad && run > 0) {
+            return Ok(());
+        }
+        Err(Error::Argument(format!(
+            "too little data: a pass holds {} tokens, which fill {} rows of {} in {} lanes; a global batch needs {batch}\n\
+             hint: a smaller global batch size, fewer lanes, a smaller seq_len, or more data",
+            self.total,
+            fewest.min(run),
+            self.row_tokens(),
+            self.lanes,
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn closed_forms_agree_with_counting(
+            lanes in 1_u64..7, stride in 1_u64..9, overlap in 0_u64..3, total in 1_u64..200, epochs in 1_u64..4, pad: bool,
+        ) {
+            let remainder = if pad { Remainder::Pad } else { Remainder::Drop };
+            let rows = Rows { lanes, stride, overlap, total, epochs: Some(epochs), remainder };
+            let mut before = 0;
+            for row in 0..200 {
+                let epoch = rows.epoch_of(row);
+                prop_assert!(epoch >= before);
+                before = epoch;
+            }
+            for epoch in 0..4 {
+                let first = (0..).find(|&row| rows.epoch_of(row) >= epoch).unwrap();
+                prop_assert_eq!(rows.first_row(epoch), first);
+            }
+            // Deal unit by unit.
+            let mut tokens = vec![0_u64; lanes as usize];
+            for unit in 0..epochs * total {
+                tokens[(unit % lanes) as usize] += 1;
+            }
+            let count = rows.count().unwrap();
+            for row in 0..count + lanes {
+                let (lane, k) = ((row % lanes) as usize, row / lanes);
+                let there = match remainder {
+                    Remainder::Drop => k * stride + stride + overlap <= tokens[lane],
+                    Remainder::Pad => k * stride + overlap < tokens[lane],
+                };
+                prop_assert_eq!(there, row < count, "row {}", row);
+            }
+            let mut left = epochs * total;
+            for lane in 0..lanes {
+                let given = (0..count).filter(|row| row % lanes == lane).count() as u64;
+                let reached = if given == 0 { 0 } else { given * stride + overlap };
+                left -= reached.min(tokens[lane as usize]);
+            }
+            prop_assert_eq!(rows.left_out(count), Some(left));
+        }
+    }
+
+    #[test]
+    fn too_little_data_is_refused_with_the_numbers() {
+        let rows = Rows { lanes: 4, stride: 10, overlap: 0, total: 39, epochs: None, remainder: Remainder::Drop };
+        let message = rows.check_enough(4).unwrap_err().to_string();
+        assert!(message.contains("39 tokens") && message.contains("needs 4"), "{message}");
+        assert!(Rows { total: 40, ..rows }.check_enough(4).is_ok());
+        assert!(Rows { total: 40, ..rows }.check_enough(8).is_err());
+        assert!(Rows { total: 40, overlap: 1, epochs: Some(1), ..rows }.check_enough(4).is_err());
+    }
+}
