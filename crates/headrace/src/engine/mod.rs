@@ -1,1 +1,116 @@
-//! (being written)
+//! Moving it: plan, read, decode, assemble, hand over; bounded by one memory budget.
+//!
+//! One [`Engine`] feeds one rank from one step on. Its conductor thread plans windows ([`plan`]), has their chunks
+//! read and decoded by worker threads into one arena a window ([`load`], [`decode`]), and has each batch assembled
+//! from the lanes' cursors ([`window`], [`assemble`]) into memory that is used again once nobody refers to it
+//! ([`memory`]). Batches wait in a bounded channel. The next window is decoded while this one is used; a window that
+//! the budget does not hold goes to a spill file. Completion order never reaches the output.
+//!
+//! Not here: which tokens come next ([`crate::order`]), how bytes become documents ([`crate::format`]).
+
+mod assemble;
+mod batch;
+mod conductor;
+mod decode;
+mod load;
+mod memory;
+mod plan;
+mod pool;
+mod report;
+mod run;
+mod window;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
+
+pub use batch::{Array, ArrayKind, Batch, Numbers};
+pub use conductor::{Counters, Options, Shares};
+pub use memory::{Plain, Slot};
+pub use plan::{ChunkPlan, WindowPlan};
+pub use report::{Report, report};
+pub use run::{PackSpec, Run};
+
+use crate::cancel::Cancel;
+use crate::error::{Error, Result};
+use crate::pack::Span;
+
+/// What [`Engine::next`] found.
+#[derive(Debug)]
+pub enum Next {
+    /// The next batch.
+    Batch(Box<Batch>),
+    /// None within the time; ask again.
+    Pending,
+    /// There is none: the run, or the steps that were asked for, have ended.
+    End,
+}
+
+/// Feeds one rank. Dropping it ends its threads.
+#[derive(Debug)]
+pub struct Engine {
+    batches: Option<Receiver<Result<Batch>>>,
+    cancel: Cancel,
+    counters: Arc<Counters>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Starts to read for a rank.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the budget is too small for one step.
+    pub fn start(run: Arc<Run>, options: Options) -> Result<Self> {
+        let (cancel, counters) = (Cancel::new(), Arc::new(Counters::default()));
+        let (sender, batches) = bounded(options.prefetch);
+        let conductor = conductor::Conductor::new(run, options, Arc::clone(&counters), cancel.clone())?;
+        let thread = std::thread::Builder::new()
+            .name("headrace-lead".to_owned())
+            .spawn(move || conductor.lead(&sender))
+            .map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
+        Ok(Self { batches: Some(batches), cancel, counters, thread: Some(thread) })
+    }
+
+    /// Waits up to `timeout` for the next batch. After an error there is nothing more.
+    pub fn next(&self, timeout: Duration) -> Result<Next> {
+        let Some(batches) = &self.batches else { return Ok(Next::End) };
+        match batches.recv_timeout(timeout) {
+            Ok(batch) => Ok(Next::Batch(Box::new(batch?))),
+            Err(RecvTimeoutError::Timeout) => Ok(Next::Pending),
+            Err(RecvTimeoutError::Disconnected) => Ok(Next::End),
+        }
+    }
+
+    /// Counts of what was done so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+        // The conductor may be waiting for room in the channel.
+        self.batches = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic on it was sent as an error or has nobody left to tell.
+            drop(thread.join());
+        }
+    }
+}
+
+/// Where each row of one step of one rank comes from. Reads the slices that the rows touch, and nothing else.
+pub fn sources(run: Arc<Run>, options: Options, cancel: &Cancel) -> Result<Vec<Vec<Span>>> {
+    let stop = Some(options.start + 1);
+    let engine = Engine::start(run, Options { stop, skip: Vec::new(), prefetch: 1, ..options })?;
+    loop {
+        cancel.check()?;
+        match engine.next(Duration::from_millis(20))? {
+            Next::Batch(batch) => return Ok((0..batch.rows.len()).map(|row| batch.sources(row).to_vec()).collect()),
+            Next::Pending => {}
+            Next::End => return Ok(Vec::new()),
+        }
+    }
+}

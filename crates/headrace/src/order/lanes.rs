@@ -154,15 +154,10 @@ impl LaneOrder {
         }
     }
 
-    /// The pass that holds token `token` of a lane's stream.
-    pub fn epoch_of(&self, lane: u64, token: u64) -> u64 {
-        self.unit(lane, token) / self.total
-    }
-
-    /// The window of `pass` that holds token `token` of a lane's stream; the pass must be the one that holds it.
-    pub fn window_of(&self, pass: &Pass, lane: u64, token: u64) -> u64 {
-        let unit = self.unit(lane, token) - pass.epoch * self.total;
-        pass.starts.partition_point(|&start| start <= unit) as u64 - 1
+    /// The window that holds a unit of the dealt line, counted through all passes; `pass` must be the one that holds it.
+    pub fn ordinal_of(&self, pass: &Pass, unit: u64) -> u64 {
+        let unit = unit - pass.epoch * self.total;
+        pass.epoch * self.windows() + pass.starts.partition_point(|&start| start <= unit) as u64 - 1
     }
 
     /// Puts the pieces of a slice, `0..pieces.len()`, in their order.
@@ -173,11 +168,6 @@ impl LaneOrder {
         if self.spec.shuffle {
             Draws::new(self.spec.seed, Purpose::Pieces, window.epoch, window.number, lane).shuffle(pieces);
         }
-    }
-
-    /// The unit of the dealt line that is token `token` of a lane's stream.
-    fn unit(&self, lane: u64, token: u64) -> u64 {
-        token * self.spec.lanes + lane
     }
 }
 
@@ -192,6 +182,11 @@ fn dealt_before(lane: u64, lanes: u64, units: u64) -> u64 {
 }
 
 impl WindowSpan {
+    /// Units dealt up to the window's end, over all passes.
+    pub fn end(&self) -> u64 {
+        self.begin + self.weight
+    }
+
     /// A lane's slice, as a stretch of the window's chunks laid end to end.
     pub fn slice(&self, lane: u64) -> Range<u64> {
         self.before(lane)..self.before(lane + 1)
@@ -241,8 +236,9 @@ mod tests {
                         prop_assert_eq!(slice.end - slice.start, tokens.end - tokens.start);
                         prop_assert_eq!(tokens.start, received[lane as usize]);
                         for token in tokens.clone() {
-                            prop_assert_eq!(order.epoch_of(lane, token), epoch);
-                            prop_assert_eq!(order.window_of(&pass, lane, token), number);
+                            let unit = token * lanes + lane;
+                            prop_assert_eq!(unit / order.total(), epoch);
+                            prop_assert_eq!(order.ordinal_of(&pass, unit), epoch * order.windows() + number);
                         }
                         received[lane as usize] = tokens.end;
                         end = slice.end;

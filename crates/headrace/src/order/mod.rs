@@ -13,7 +13,7 @@ mod rows;
 
 pub use draws::{Draws, Purpose};
 pub use lanes::{LaneOrder, OrderSpec, Pass, WindowSpan, default_lanes, default_window};
-pub use ranks::{LaneSet, rank_lanes, rank_rows};
+pub use ranks::{LaneSet, rank_lanes, rank_rows, union_lanes};
 pub use rows::{Remainder, Rows};
 
 /// The version of the order: any change of which token stands where is a new one, and a state of another version

@@ -40,11 +40,11 @@ pub fn rank_lanes(lanes: u64, first: u64, batch: u64, world: u64, rank: u64) -> 
             parts.push(0..start + share - lanes);
         }
     }
-    union(parts)
+    union_lanes(parts)
 }
 
 /// The union of lane ranges, in the form of a [`LaneSet`].
-pub(crate) fn union(mut parts: Vec<std::ops::Range<u64>>) -> LaneSet {
+pub fn union_lanes(mut parts: Vec<std::ops::Range<u64>>) -> LaneSet {
     parts.sort_unstable_by_key(|part| part.start);
     let mut merged: LaneSet = Vec::new();
     for part in parts {

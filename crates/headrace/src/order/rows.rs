@@ -1,5 +1,7 @@
 //! Rows: how the lanes' endless streams are cut, to which epoch a row belongs, and where a finite run ends.
 
+use std::ops::Range;
+
 use super::lanes::dealt;
 use crate::error::{Error, Result};
 
@@ -36,14 +38,28 @@ impl Rows {
         self.stride + self.overlap
     }
 
-    /// The unit of the dealt line that is the first token of row `row`. Increases with `row`.
-    fn unit(&self, row: u64) -> u64 {
+    /// The unit of the dealt line that is the first token of a row. Increases with the row.
+    pub fn first_unit(&self, row: u64) -> u64 {
         row / self.lanes * self.stride * self.lanes + row % self.lanes
     }
 
     /// The epoch to which a row belongs: that of its first token.
     pub fn epoch_of(&self, row: u64) -> u64 {
-        self.unit(row) / self.total
+        self.first_unit(row) / self.total
+    }
+
+    /// The unit that is the last token of a row; `None` if the run ends before the row begins.
+    pub fn last_unit(&self, row: u64) -> Option<u64> {
+        let (lane, first) = (row % self.lanes, row / self.lanes * self.stride);
+        let end = (first + self.row_tokens()).min(self.lane_tokens(lane).unwrap_or(u64::MAX));
+        (end > first).then(|| (end - 1) * self.lanes + lane)
+    }
+
+    /// A range that holds all rows of which a token is one of the units `begin..end`.
+    pub fn touching(&self, begin: u64, end: u64) -> Range<u64> {
+        let first = (begin / self.lanes).saturating_sub(self.row_tokens() - 1) / self.stride;
+        let last = end / self.lanes / self.stride + 1;
+        first * self.lanes..last * self.lanes
     }
 
     /// The first row of an epoch.
@@ -133,10 +149,23 @@ mod tests {
             }
             // Deal unit by unit.
             let mut tokens = vec![0_u64; lanes as usize];
+            let mut reached = std::collections::BTreeMap::new();
             for unit in 0..epochs * total {
-                tokens[(unit % lanes) as usize] += 1;
+                let (lane, token) = (unit % lanes, tokens[(unit % lanes) as usize]);
+                for k in 0..=token / stride {
+                    if (k * stride..k * stride + stride + overlap).contains(&token) {
+                        let row = k * lanes + lane;
+                        reached.entry(row).or_insert((unit, unit)).1 = unit;
+                        prop_assert!(rows.touching(unit, unit + 1).contains(&row));
+                    }
+                }
+                tokens[lane as usize] += 1;
             }
             let count = rows.count().unwrap();
+            for row in 0..count + 2 * lanes {
+                let units = rows.last_unit(row).map(|last| (rows.first_unit(row), last));
+                prop_assert_eq!(units, reached.get(&row).copied(), "row {}", row);
+            }
             for row in 0..count + lanes {
                 let (lane, k) = ((row % lanes) as usize, row / lanes);
                 let there = match remainder {

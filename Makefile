@@ -1,0 +1,105 @@
+# One command for each thing one does here; `make help` lists them. Needed: Python 3.11 or newer with venv, Rust with
+# cargo, a C compiler; Go for the S3 server of the tests. Everything else is installed in folders of this checkout.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+VERSITYGW_VERSION := v1.8.0
+
+RUST := Cargo.toml Cargo.lock pyproject.toml $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
+VERSITYGW := $(CURDIR)/.cache/bin/versitygw-$(VERSITYGW_VERSION)
+
+say = printf '\n== %s\n' "$(1)"
+need = command -v $(1) >/dev/null || { echo "make: $(1) was not found; install $(2)" >&2; exit 1; }
+
+# Environments and builds. A stamp says what is done, so that a second call has nothing to do.
+
+define environment # name of the folder, name of the list
+$(1)/.installed: requirements/$(2).txt
+	@$$(call say,Environment $(1): the packages of requirements/$(2).txt)
+	@$$(call need,$$(PYTHON),Python 3.11 or newer or say PYTHON=...)
+	@$$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "make: wanted Python 3.11 or newer, found $$$$($$(PYTHON) -V); say PYTHON=..." >&2; exit 1; }
+	@$$(PYTHON) -m venv $(1) || { echo "make: venv failed; on Debian install python3-venv" >&2; exit 1; }
+	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check -r $$<
+	@touch $$@
+endef
+
+define build # name of the folder
+$(1)/.built: $(1)/.installed $$(RUST)
+	@$$(call say,Building headrace (release) into $(1): minutes the first time)
+	@$$(call need,cargo,Rust 1.88 or newer)
+	@VIRTUAL_ENV=$$(CURDIR)/$(1) $(1)/bin/maturin develop --release --locked
+	@touch $$@
+endef
+
+$(eval $(call environment,.venv,dev))
+$(eval $(call environment,.venv-demo,demo))
+$(eval $(call environment,.venv-docs,docs))
+$(eval $(call environment,.venv-lock,lock))
+$(eval $(call build,.venv))
+$(eval $(call build,.venv-demo))
+
+$(VERSITYGW):
+	@$(call say,The S3 server of the tests: versitygw $(VERSITYGW_VERSION))
+	@GOBIN=$(@D) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)
+	@mv $(@D)/versitygw $@
+
+.PHONY: help demo test check bench docs lock clean
+
+help: ## this list
+	@echo "headrace: a data loader for model training"
+	@echo
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+demo: .venv-demo/.built ## build, then load this machine's own text; kill it, resume on other ranks, compare
+	@.venv-demo/bin/headrace demo
+
+test: .venv/.built ## every test: the Rust core, then Python (PYTEST_ARGS="-k state" for some)
+	@$(call say,Rust tests)
+	@cargo test --locked -p headrace
+	@if command -v go >/dev/null; then $(MAKE) $(VERSITYGW); \
+		else printf '\n== Go was not found: the tests against an S3 server are skipped\n'; fi
+	@$(call say,Python tests)
+	@HEADRACE_VERSITYGW=$(VERSITYGW) .venv/bin/python -m pytest $(PYTEST_ARGS)
+
+check: .venv/.built ## every check that runs no test: formats, lints, types, stubs, links
+	@$(call say,cargo fmt)
+	@cargo fmt --all --check
+	@$(call say,cargo clippy)
+	@cargo clippy --locked --workspace --all-targets -- -D warnings
+	@$(call say,ruff)
+	@.venv/bin/ruff format --check
+	@.venv/bin/ruff check
+	@$(call say,pyright)
+	@.venv/bin/pyright
+	@$(call say,stubtest)
+	@.venv/bin/python -m mypy.stubtest headrace._core --mypy-config-file pyproject.toml
+	@$(call say,lengths of files and links between documents)
+	@.venv/bin/python tools/check_tree.py
+
+bench: .venv-demo/.built ## time the loader beside pyarrow and a plain copy (BENCH_ARGS="tokens FOLDER")
+	@.venv-demo/bin/python -m headrace.bench $(BENCH_ARGS)
+
+docs: .venv-docs/.installed ## build the documentation into site/
+	@$(call say,Documentation into site/)
+	@.venv-docs/bin/mkdocs build --strict --quiet
+	@echo "site/index.html is the first page"
+
+lock: .venv-lock/.installed ## write the exact versions of requirements/*.txt anew
+	@$(call say,Versions)
+	@cd requirements; for list in dev demo docs lock; do \
+		../.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --upgrade \
+			--no-emit-index-url --custom-compile-command "make lock" $$list.in -o $$list.txt \
+			$$([ $$list = demo ] && echo --constraints dev.txt); echo "requirements/$$list.txt"; done
+
+clean: ## remove everything that these commands made
+	@rm -rf .venv .venv-demo .venv-docs .venv-lock .cache site demo-data target python/headrace/_core*.so
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@echo "clean"

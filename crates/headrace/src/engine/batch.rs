@@ -1,0 +1,78 @@
+//! What is handed to the training loop.
+
+use super::memory::Slot;
+use crate::pack::Span;
+
+/// The numbers of an array.
+#[derive(Debug, Clone)]
+pub enum Numbers {
+    /// 32-bit signed integers.
+    I32(Slot<i32>),
+    /// 64-bit signed integers.
+    I64(Slot<i64>),
+    /// Bytes, for masks of 0 and 1.
+    U8(Slot<u8>),
+}
+
+/// One array of a batch, in C order.
+#[derive(Debug, Clone)]
+pub struct Array {
+    /// What it holds.
+    pub kind: ArrayKind,
+    /// Its numbers.
+    pub numbers: Numbers,
+    /// Numbers in a row; `None` for an array of one dimension whose length is its own.
+    pub width: Option<usize>,
+}
+
+/// What an array of a batch holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArrayKind {
+    /// The tokens, (rows, L + o).
+    Tokens,
+    /// Which part of its row a token belongs to, (rows, L + o).
+    DocumentIds,
+    /// The token's place in that part, (rows, L + o).
+    PositionIds,
+    /// 1 for tokens, 0 for padding, (rows, L + o).
+    LossMask,
+    /// Cumulative lengths of the parts, each row cut to L; one dimension.
+    CuSeqlens,
+}
+
+/// One rank's part of a global batch.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    /// The step.
+    pub step: u64,
+    /// The epoch of the global batch's first row.
+    pub epoch: u64,
+    /// The rows, by their number in the run.
+    pub rows: Vec<u64>,
+    /// The arrays.
+    pub arrays: Vec<Array>,
+    /// With boundaries: the longest part that `cu_seqlens` counts.
+    pub max_seqlen: Option<i32>,
+    /// Where the rows come from, one after another.
+    pub spans: Vec<Span>,
+    /// How many of `spans` lie before the end of each row.
+    pub span_ends: Vec<u32>,
+}
+
+impl Batch {
+    /// Where a row of this batch comes from.
+    pub fn sources(&self, row: usize) -> &[Span] {
+        let start = if row == 0 { 0 } else { self.span_ends[row - 1] };
+        &self.spans[start as usize..self.span_ends[row] as usize]
+    }
+
+    /// Bytes of all arrays.
+    pub fn bytes(&self) -> usize {
+        let bytes = |array: &Array| match &array.numbers {
+            Numbers::I32(numbers) => 4 * numbers.len(),
+            Numbers::I64(numbers) => 8 * numbers.len(),
+            Numbers::U8(numbers) => numbers.len(),
+        };
+        self.arrays.iter().map(bytes).sum()
+    }
+}

@@ -1,0 +1,446 @@
+//! Memory: one budget in bytes, and the arenas that windows and batches live in.
+//!
+//! An [`Arena`] is one mapping, anonymous or over a spill file, cut into typed regions by a [`Layout`]. A region can
+//! be carved out once, as a [`SlotMut`] that one thread fills; frozen, it is a [`Slot`] that any number may read.
+//! Whoever holds a part of an arena keeps it mapped; when the last part goes, an anonymous mapping returns to the
+//! [`Shelf`] it came from, so that its pages need not be faulted in again.
+//!
+//! This is the only module of the engine with `unsafe` code.
+
+use std::fs::File;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use memmap2::MmapMut;
+
+use crate::error::{Error, Result};
+
+/// A memory budget of one loader. Scope: this process. Unit: bytes of anonymous memory held, not asked for.
+#[derive(Debug)]
+pub struct Budget {
+    total: u64,
+    used: AtomicU64,
+    peak: AtomicU64,
+}
+
+/// A part of a [`Budget`], given back when dropped.
+#[derive(Debug)]
+pub struct Held {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Budget {
+    /// A budget of `total` bytes.
+    pub fn new(total: u64) -> Arc<Self> {
+        Arc::new(Self { total, used: AtomicU64::new(0), peak: AtomicU64::new(0) })
+    }
+
+    /// Takes `bytes` if they are left.
+    pub fn try_take(self: &Arc<Self>, bytes: u64) -> Option<Held> {
+        let add = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.total);
+        let used = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
+        self.peak.fetch_max(used + bytes, Ordering::Relaxed);
+        Some(Held { budget: Arc::clone(self), bytes })
+    }
+
+    /// Takes `bytes`, or says what they were for.
+    pub fn take(self: &Arc<Self>, bytes: u64, purpose: &str) -> Result<Held> {
+        self.try_take(bytes).ok_or_else(|| Error::Memory {
+            purpose: purpose.to_owned(),
+            needed: self.used.load(Ordering::Relaxed).saturating_add(bytes),
+            available: self.total,
+        })
+    }
+
+    /// Bytes in all.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The most bytes that were held at once.
+    pub fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A number type of which any bytes are a value.
+pub trait Plain: Copy + Send + Sync + 'static {}
+impl Plain for u8 {}
+impl Plain for i32 {}
+impl Plain for u32 {}
+impl Plain for i64 {}
+impl Plain for u64 {}
+
+/// Regions begin at multiples of this: a cache line, and what Arrow recommends.
+const ALIGN: usize = 64;
+
+/// Tells apart regions of different layouts; scope: process, only ever counts up.
+static LAYOUTS: AtomicU64 = AtomicU64::new(0);
+
+/// How an arena is cut.
+#[derive(Debug)]
+pub struct Layout {
+    id: u64,
+    bytes: usize,
+}
+
+/// A region of an arena that has not been carved out yet. Not `Clone`: it can be carved once.
+#[derive(Debug)]
+pub struct Region<T> {
+    layout: u64,
+    offset: usize,
+    len: usize,
+    kind: PhantomData<T>,
+}
+
+impl Layout {
+    /// An empty layout.
+    #[allow(clippy::new_without_default, reason = "every layout is another one")]
+    pub fn new() -> Self {
+        Self { id: LAYOUTS.fetch_add(1, Ordering::Relaxed), bytes: 0 }
+    }
+
+    /// Adds a region of `len` numbers.
+    pub fn add<T: Plain>(&mut self, len: usize) -> Region<T> {
+        let offset = self.bytes;
+        self.bytes += (len * size_of::<T>()).next_multiple_of(ALIGN);
+        Region { layout: self.id, offset, len, kind: PhantomData }
+    }
+
+    /// Bytes of an arena with this layout.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// One mapping, shared by its parts.
+#[derive(Debug)]
+pub struct Arena {
+    layout: u64,
+    bytes: usize,
+    start: *mut u8,
+    /// `Some` until dropped.
+    map: Option<MmapMut>,
+    held: Option<Held>,
+    shelf: Weak<Shelf>,
+}
+
+// SAFETY: `start` points into `map`, which the arena owns and which is itself Send and Sync. The bytes are reached
+// only through slots, which cover disjoint regions (see `carve`).
+unsafe impl Send for Arena {}
+// SAFETY: as above; a shared arena alone gives no access to its bytes.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    fn over(layout: &Layout, mut map: MmapMut, held: Option<Held>, shelf: Weak<Shelf>) -> Arc<Self> {
+        let start = map.as_mut_ptr();
+        let bytes = map.len();
+        Arc::new(Self { layout: layout.id, bytes, start, map: Some(map), held, shelf })
+    }
+
+    /// An anonymous mapping outside any budget, for small things.
+    pub fn small(layout: &Layout) -> Result<Arc<Self>> {
+        Ok(Self::over(layout, map_anonymous(layout.bytes)?, None, Weak::new()))
+    }
+
+    /// A mapping over a nameless file in `folder`, which the system may write out instead of holding it in memory.
+    /// Its blocks are reserved at once, so a full disk is an error here and not a signal later.
+    pub fn spilled(layout: &Layout, folder: &Path) -> Result<Arc<Self>> {
+        let failed = |operation: String, error: &dyn std::fmt::Display| Error::Disk {
+            path: folder.display().to_string(),
+            operation,
+            detail: error.to_string(),
+        };
+        let bytes = layout.bytes.max(1);
+        let file = std::fs::create_dir_all(folder)
+            .and_then(|()| tempfile::tempfile_in(folder))
+            .map_err(|error| failed("creating a spill file".to_owned(), &error))?;
+        reserve(&file, bytes).map_err(|error| failed(format!("reserving {bytes} bytes for a spill file"), &error))?;
+        // SAFETY: the file has no name, so no other process can reach it and cut it short.
+        let map = unsafe { MmapMut::map_mut(&file) }
+            .map_err(|error| failed(format!("mapping a spill file of {bytes} bytes"), &error))?;
+        Ok(Self::over(layout, map, None, Weak::new()))
+    }
+
+    /// Takes a region out, to be filled.
+    ///
+    /// # Panics
+    /// If the region belongs to another layout: a bug of the caller.
+    pub fn carve<T: Plain>(self: &Arc<Self>, region: Region<T>) -> SlotMut<T> {
+        assert_eq!(region.layout, self.layout, "a region must be carved from an arena of its own layout");
+        assert!(region.offset + region.len * size_of::<T>() <= self.bytes, "a region must lie within its arena");
+        // SAFETY: in bounds by the assertion above.
+        let start = unsafe { self.start.add(region.offset) }.cast::<T>();
+        SlotMut { arena: Arc::clone(self), start, len: region.len }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        if let (Some(shelf), Some(map), Some(held)) = (self.shelf.upgrade(), self.map.take(), self.held.take()) {
+            shelf.put_back(map, held);
+        }
+    }
+}
+
+fn map_anonymous(bytes: usize) -> Result<MmapMut> {
+    MmapMut::map_anon(bytes.max(1)).map_err(|error| Error::Disk {
+        path: "memory".to_owned(),
+        operation: format!("mapping {bytes} bytes"),
+        detail: error.to_string(),
+    })
+}
+
+fn reserve(file: &File, bytes: usize) -> std::io::Result<()> {
+    let too_large = |_| std::io::Error::from(std::io::ErrorKind::FileTooLarge);
+    let length = libc::off_t::try_from(bytes).map_err(too_large)?;
+    loop {
+        // SAFETY: a plain system call on a descriptor that `file` keeps open.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+            0 => return Ok(()),
+            libc::EINTR => {}
+            code => return Err(std::io::Error::from_raw_os_error(code)),
+        }
+    }
+}
+
+/// Anonymous mappings that are used again.
+#[derive(Debug)]
+pub struct Shelf {
+    budget: Arc<Budget>,
+    /// How many unused mappings are kept.
+    keep: usize,
+    free: Mutex<Vec<(MmapMut, Held)>>,
+}
+
+impl Shelf {
+    /// A shelf that charges `budget` and keeps at most `keep` unused mappings.
+    pub fn new(budget: &Arc<Budget>, keep: usize) -> Arc<Self> {
+        Arc::new(Self { budget: Arc::clone(budget), keep, free: Mutex::new(Vec::new()) })
+    }
+
+    /// An arena of anonymous memory, used before or new; `None` if the budget does not have it.
+    pub fn take(self: &Arc<Self>, layout: &Layout) -> Result<Option<Arc<Arena>>> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that is much too large would waste budget.
+        let fits = |map: &MmapMut| map.len() >= layout.bytes && map.len() <= layout.bytes.saturating_mul(2);
+        if let Some(at) = free.iter().position(|(map, _)| fits(map)) {
+            let (map, held) = free.swap_remove(at);
+            return Ok(Some(Arena::over(layout, map, Some(held), Arc::downgrade(self))));
+        }
+        // A little more than asked for, so that the next window, a little larger, still fits.
+        let bytes = layout.bytes + layout.bytes / 32;
+        let held = self.budget.try_take(bytes as u64).or_else(|| {
+            free.clear();
+            self.budget.try_take(bytes as u64)
+        });
+        let Some(held) = held else { return Ok(None) };
+        Ok(Some(Arena::over(layout, map_anonymous(bytes)?, Some(held), Arc::downgrade(self))))
+    }
+
+    fn put_back(&self, map: MmapMut, held: Held) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.len() < self.keep {
+            free.push((map, held));
+        }
+    }
+}
+
+/// A stretch of an arena that its one holder may write.
+#[derive(Debug)]
+pub struct SlotMut<T> {
+    arena: Arc<Arena>,
+    start: *mut T,
+    len: usize,
+}
+
+// SAFETY: a slot is the only way to its stretch, like a `&mut [T]`, and it keeps the arena mapped.
+unsafe impl<T: Plain> Send for SlotMut<T> {}
+// SAFETY: as above; shared access only reads.
+unsafe impl<T: Plain> Sync for SlotMut<T> {}
+
+impl<T: Plain> SlotMut<T> {
+    /// Cuts the slot after `at` numbers.
+    ///
+    /// # Panics
+    /// If `at` exceeds the length.
+    pub fn split_at(self, at: usize) -> (Self, Self) {
+        assert!(at <= self.len, "a slot of {} numbers cannot be cut at {at}", self.len);
+        // SAFETY: in bounds by the assertion above; the halves do not overlap.
+        let middle = unsafe { self.start.add(at) };
+        let tail = Self { arena: Arc::clone(&self.arena), start: middle, len: self.len - at };
+        (Self { len: at, ..self }, tail)
+    }
+
+    /// Cuts the slot into parts of `len` numbers each; its length must be a multiple of that.
+    pub fn split_evenly(self, len: usize) -> Vec<Self> {
+        let mut parts = Vec::with_capacity(self.len.checked_div(len).unwrap_or(0));
+        let mut rest = self;
+        while rest.len > 0 {
+            let (part, tail) = rest.split_at(len);
+            parts.push(part);
+            rest = tail;
+        }
+        parts
+    }
+
+    /// Puts parts that were cut from one slot together again; `None` if they are not neighbours in this order.
+    pub fn join(parts: Vec<Self>) -> Option<Self> {
+        let mut parts = parts.into_iter();
+        let mut whole = parts.next()?;
+        for part in parts {
+            let adjacent = Arc::ptr_eq(&whole.arena, &part.arena) && whole.start.wrapping_add(whole.len) == part.start;
+            if !adjacent {
+                return None;
+            }
+            whole.len += part.len;
+        }
+        Some(whole)
+    }
+
+    /// Ends the writing. Only the first `len` numbers stay reachable.
+    pub fn freeze(self, len: usize) -> Slot<T> {
+        let len = len.min(self.len);
+        Slot { arena: self.arena, start: self.start, len }
+    }
+}
+
+impl<T: Plain> Deref for SlotMut<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        // SAFETY: mapped and in bounds as long as `arena` lives; any bytes are a value of a `Plain` type; nobody
+        // else can reach the stretch.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+}
+
+impl<T: Plain> DerefMut for SlotMut<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as for `deref`, and `&mut self` is the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}
+
+/// A filled stretch of an arena, shared for reading.
+#[derive(Debug)]
+pub struct Slot<T> {
+    arena: Arc<Arena>,
+    start: *const T,
+    len: usize,
+}
+
+// SAFETY: like an `Arc<[T]>`: nobody writes the stretch any more, and the slot keeps it mapped.
+unsafe impl<T: Plain> Send for Slot<T> {}
+// SAFETY: as above.
+unsafe impl<T: Plain> Sync for Slot<T> {}
+
+impl<T> Clone for Slot<T> {
+    fn clone(&self) -> Self {
+        Self { arena: Arc::clone(&self.arena), start: self.start, len: self.len }
+    }
+}
+
+impl<T: Plain> Deref for Slot<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        // SAFETY: mapped and in bounds as long as `arena` lives; nobody in Rust writes it any more.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_counts_what_is_held() {
+        let budget = Budget::new(100);
+        let first = budget.try_take(60).unwrap();
+        assert!(budget.try_take(41).is_none());
+        assert!(budget.try_take(u64::MAX).is_none());
+        let message = budget.take(41, "a test").unwrap_err().to_string();
+        assert!(message.contains("a test needs 101 bytes"), "{message}");
+        drop(first);
+        drop(budget.try_take(100).unwrap());
+        assert_eq!(budget.peak(), 100);
+    }
+
+    #[test]
+    fn regions_are_disjoint_aligned_and_come_together_again() {
+        let mut layout = Layout::new();
+        let (first, second) = (layout.add::<u8>(3), layout.add::<i32>(6));
+        let arena = Arena::small(&layout).unwrap();
+        let (mut bytes, mut numbers) = (arena.carve(first), arena.carve(second));
+        bytes.fill(7);
+        assert_eq!(numbers.as_ptr() as usize % ALIGN, 0);
+        for (at, number) in numbers.iter_mut().enumerate() {
+            *number = at as i32;
+        }
+        let mut rows = numbers.split_evenly(2);
+        rows[1].fill(9);
+        let whole = SlotMut::join(rows).unwrap().freeze(5);
+        assert_eq!(&*whole, [0, 1, 9, 9, 4]);
+        assert_eq!(&*bytes, [7; 3]);
+        let mut parts = bytes.split_evenly(1);
+        parts.swap(0, 1);
+        assert!(SlotMut::join(parts).is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "its own layout")]
+    fn a_region_of_another_layout_is_refused() {
+        let (mut one, mut other) = (Layout::new(), Layout::new());
+        let region = one.add::<u8>(1);
+        other.add::<u8>(1);
+        Arena::small(&other).unwrap().carve(region);
+    }
+
+    #[test]
+    fn a_shelf_gives_the_same_memory_again_and_charges_it_once() {
+        let budget = Budget::new(10_000);
+        let shelf = Shelf::new(&budget, 1);
+        let arena = |len| {
+            let mut layout = Layout::new();
+            let region = layout.add::<i32>(len);
+            shelf.take(&layout).unwrap().map(|arena| arena.carve(region))
+        };
+        let first = arena(1000).unwrap();
+        let place = first.as_ptr();
+        assert!(arena(2000).is_none());
+        drop(first);
+        let again = arena(1000).unwrap().freeze(1);
+        assert_eq!(again.as_ptr(), place);
+        drop(again);
+        // What the shelf keeps is let go when the budget is needed for something else.
+        drop(arena(2000).unwrap());
+        assert!(budget.try_take(10_000).is_none());
+        drop(shelf);
+        assert!(budget.try_take(10_000).is_some());
+    }
+
+    #[test]
+    fn a_spilled_arena_works_and_a_full_disk_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut layout = Layout::new();
+        let region = layout.add::<u64>(1000);
+        let mut slot = Arena::spilled(&layout, folder.path()).unwrap().carve(region);
+        slot.fill(5);
+        assert_eq!(slot.freeze(1000).iter().sum::<u64>(), 5000);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        let mut layout = Layout::new();
+        layout.add::<u8>(1 << 60);
+        let error = Arena::spilled(&layout, folder.path()).unwrap_err();
+        assert!(matches!(error, Error::Disk { .. }), "{error}");
+    }
+}

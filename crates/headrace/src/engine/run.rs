@@ -1,0 +1,111 @@
+//! What a run reads and in which order: everything about it that no rank, thread or budget can change.
+
+use std::sync::Arc;
+
+use crate::error::{Place, Result};
+use crate::format::parquet::TokenChunk;
+use crate::index::{Index, TokenColumn};
+use crate::order::{LaneOrder, OrderSpec, Remainder, Rows};
+use crate::pack::Specials;
+
+/// How documents are packed to rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PackSpec {
+    /// L.
+    pub seq_len: u64,
+    /// o: further tokens in a row that the next row of the lane begins with.
+    pub overlap: u64,
+    /// What is put around documents.
+    pub specials: Specials,
+    /// Whether batches hold `document_ids`, `position_ids`, `cu_seqlens`.
+    pub boundaries: bool,
+    /// Whether tokens are handed out as i64 rather than i32.
+    pub wide: bool,
+    /// What fills the places after the last token.
+    pub pad_id: i32,
+}
+
+/// A dataset's token column in its order, packed: a pure description, shared by everything that reads it.
+#[derive(Debug)]
+pub struct Run {
+    index: Arc<Index>,
+    column: Arc<TokenColumn>,
+    order: LaneOrder,
+    rows: Rows,
+    pack: PackSpec,
+}
+
+impl Run {
+    /// A run over a column of which all counts are known.
+    ///
+    /// # Errors
+    /// [`crate::Error::Argument`] if there is nothing to order or `spec` is out of range.
+    pub fn new(
+        index: Arc<Index>,
+        column: Arc<TokenColumn>,
+        spec: OrderSpec,
+        pack: PackSpec,
+        epochs: Option<u64>,
+        remainder: Remainder,
+    ) -> Result<Self> {
+        let weights = column.tokens.iter().zip(&column.documents);
+        let weights: Arc<[u64]> = weights.map(|(&tokens, &documents)| pack.specials.weight(tokens, documents)).collect();
+        let order = LaneOrder::new(spec, weights)?;
+        let rows = Rows {
+            lanes: spec.lanes,
+            stride: pack.seq_len,
+            overlap: pack.overlap,
+            total: order.total(),
+            epochs,
+            remainder,
+        };
+        Ok(Self { index, column, order, rows, pack })
+    }
+
+    /// The dataset.
+    pub fn index(&self) -> &Arc<Index> {
+        &self.index
+    }
+
+    /// The token column.
+    pub fn column(&self) -> &Arc<TokenColumn> {
+        &self.column
+    }
+
+    /// Which tokens come next.
+    pub fn order(&self) -> &LaneOrder {
+        &self.order
+    }
+
+    /// How they are cut to rows.
+    pub fn rows(&self) -> &Rows {
+        &self.rows
+    }
+
+    /// How documents are packed.
+    pub fn pack(&self) -> &PackSpec {
+        &self.pack
+    }
+
+    /// What is put around documents.
+    pub fn specials(&self) -> Specials {
+        self.pack.specials
+    }
+
+    /// How to decode a chunk.
+    pub fn chunk(&self, chunk: u32) -> TokenChunk {
+        self.column.chunks[chunk as usize]
+    }
+
+    /// Tokens and documents with a token of a chunk, as indexed.
+    pub fn counts(&self, chunk: u32) -> (u64, u64) {
+        (self.column.tokens[chunk as usize], self.column.documents[chunk as usize])
+    }
+
+    /// A chunk's place, for messages.
+    pub fn place(&self, chunk: u32) -> Place {
+        let group = self.index.row_groups[chunk as usize];
+        let path = &self.index.files[group.file as usize].object.path;
+        Place::file(self.index.store.uri(path)).in_column(&self.column.name).at_row_group(group.number)
+    }
+}
