@@ -4,6 +4,14 @@
 //! returns at once, [`Fetch::wait_into`] waits for its bytes. A local read happens in `wait_into`, on the waiting
 //! thread; a remote one runs on the process-wide HTTP runtime under the process-wide concurrency limit.
 
+pub mod local;
+pub mod resolve;
+pub mod s3;
+mod stream;
+mod walk;
+
+pub use stream::ByteStream;
+
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,0 +1,242 @@
+//! Files of a local (or mounted) file system.
+//!
+//! A read opens its file, compares size and modification time with the index, reads, and compares again: a file
+//! that is replaced or written to while a run goes on is noticed, and no table of open files grows with the
+//! dataset. Reads happen on the thread that waits for them.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::cancel::Cancel;
+use crate::error::{Error, Result, StoreFault};
+use crate::store::walk::{modified, walk};
+use crate::store::{Fetch, Object, Pending, Store, Traffic, Version};
+
+/// A folder.
+#[derive(Debug)]
+pub struct LocalStore {
+    root: PathBuf,
+    url: String,
+    traffic: Arc<Traffic>,
+}
+
+impl LocalStore {
+    /// The folder at `root`, which must exist and have a UTF-8 name.
+    pub fn new(root: &Path) -> Result<Self> {
+        let metadata = fs::metadata(root).map_err(|e| io_error(root, "open", &e))?;
+        if !metadata.is_dir() {
+            return Err(Error::Argument(format!("{}: expected a folder, found a file", root.display())));
+        }
+        let root = std::path::absolute(root).map_err(|e| io_error(root, "open", &e))?;
+        let Some(url) = root.to_str() else {
+            return Err(Error::Argument(format!("{}: the folder's name is not UTF-8", root.display())));
+        };
+        Ok(Self { url: url.to_owned(), root, traffic: Arc::default() })
+    }
+
+    /// The folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn full(&self, path: &str) -> PathBuf {
+        if path.is_empty() { self.root.clone() } else { self.root.join(path) }
+    }
+}
+
+impl Store for LocalStore {
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn list(&self, prefix: &str, cancel: &Cancel, found: &mut dyn FnMut(Object)) -> Result<()> {
+        let prefix = prefix.trim_matches('/');
+        walk(&self.full(prefix), cancel, &mut |_| true, &mut |mut object| {
+            if !prefix.is_empty() {
+                object.path = format!("{prefix}/{}", object.path);
+            }
+            found(object);
+            Ok(())
+        })
+    }
+
+    fn head(&self, path: &str, cancel: &Cancel) -> Result<Object> {
+        cancel.check()?;
+        let full = self.full(path);
+        let metadata = fs::metadata(&full).map_err(|e| io_error(&full, "open", &e))?;
+        if !metadata.is_file() {
+            return Err(not_a_file(&full));
+        }
+        Ok(Object { path: path.to_owned(), size: metadata.len(), version: Version::Modified(modified(&metadata)) })
+    }
+
+    fn fetch(&self, object: &Object, range: Range<u64>) -> Fetch {
+        Fetch::new(LocalRead {
+            path: self.full(&object.path),
+            size: object.size,
+            modified: match object.version {
+                Version::Modified(time) => Some(time),
+                _ => None,
+            },
+            range,
+            traffic: Arc::clone(&self.traffic),
+        })
+    }
+
+    fn put(&self, path: &str, bytes: &[u8], cancel: &Cancel) -> Result<()> {
+        cancel.check()?;
+        let full = self.full(path);
+        if let Some(folder) = full.parent() {
+            fs::create_dir_all(folder).map_err(|e| disk_error(folder, "create folder", &e))?;
+        }
+        write_atomic(&full, bytes)
+    }
+
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+}
+
+/// Replaces a file whole: a temporary file in the same folder, synced, then renamed. The folder must exist.
+pub(crate) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
+    let failed = |e: io::Error| disk_error(path, "write", &e);
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Hidden, so that a listing by another process never takes it for data; readable as new files usually are,
+    // because other users may share the folder.
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".headrace-").suffix(".tmp");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        builder.permissions(fs::Permissions::from_mode(0o666));
+    }
+    let mut file = builder.tempfile_in(folder).map_err(failed)?;
+    file.write_all(bytes).map_err(failed)?;
+    file.as_file().sync_all().map_err(failed)?;
+    file.persist(path).map_err(|e| failed(e.error))?;
+    // The rename itself is made durable where the system can do that; a folder that cannot be synced is no fault.
+    if let Ok(folder) = File::open(folder) {
+        let _ = folder.sync_all();
+    }
+    Ok(())
+}
+
+/// An error of a read or a listing.
+pub(crate) fn io_error(path: &Path, operation: &str, error: &io::Error) -> Error {
+    let (fault, hint) = match error.kind() {
+        io::ErrorKind::NotFound => (StoreFault::NotFound, ""),
+        io::ErrorKind::PermissionDenied => (StoreFault::Denied, "\nhint: check the owner and mode of the file"),
+        io::ErrorKind::TimedOut => (StoreFault::Timeout, ""),
+        _ => (StoreFault::Other, ""),
+    };
+    Error::Store {
+        uri: path.display().to_string(),
+        operation: operation.to_owned(),
+        fault,
+        attempts: 1,
+        detail: format!("{error}{hint}"),
+    }
+}
+
+/// An error of a write.
+pub(crate) fn disk_error(path: &Path, operation: &str, error: &io::Error) -> Error {
+    Error::Disk { path: path.display().to_string(), operation: operation.to_owned(), detail: error.to_string() }
+}
+
+fn not_a_file(path: &Path) -> Error {
+    Error::Argument(format!("{}: expected a regular file, found a folder or a special file", path.display()))
+}
+
+/// A read that happens when it is waited for.
+struct LocalRead {
+    path: PathBuf,
+    size: u64,
+    modified: Option<i64>,
+    range: Range<u64>,
+    traffic: Arc<Traffic>,
+}
+
+impl LocalRead {
+    fn check(&self, file: &File) -> Result<()> {
+        let metadata = file.metadata().map_err(|e| io_error(&self.path, "open", &e))?;
+        let time = modified(&metadata);
+        if metadata.len() == self.size && self.modified.is_none_or(|wanted| wanted == time) {
+            return Ok(());
+        }
+        Err(Error::Changed {
+            uri: self.path.display().to_string(),
+            wanted: describe(self.size, self.modified),
+            found: describe(metadata.len(), Some(time)),
+        })
+    }
+
+    fn read(&self, cancel: &Cancel, buffer: &mut Vec<u8>) -> Result<()> {
+        cancel.check()?;
+        let file = open_regular(&self.path)?;
+        self.check(&file)?;
+        let Range { start, end } = self.range;
+        let len = end.saturating_sub(start);
+        if end > self.size {
+            return Err(Error::Internal(format!(
+                "{}: asked for bytes {start}..{end} of {}",
+                self.path.display(),
+                self.size
+            )));
+        }
+        let failed = |e: io::Error| io_error(&self.path, &format!("read bytes {start}..{end}"), &e);
+        let before = buffer.len();
+        let wanted = usize::try_from(len).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
+        buffer.try_reserve_exact(wanted).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
+        buffer.resize(before + wanted, 0);
+        let result = file.read_exact_at(&mut buffer[before..], start);
+        // Whatever the read said, a file that changed is the better explanation.
+        self.check(&file)?;
+        result.map_err(failed)?;
+        self.traffic.add(1, len, 0);
+        Ok(())
+    }
+}
+
+impl Pending for LocalRead {
+    fn finish(self: Box<Self>, cancel: &Cancel, buffer: &mut Vec<u8>) -> Result<()> {
+        let before = buffer.len();
+        let result = self.read(cancel, buffer);
+        if result.is_err() {
+            buffer.truncate(before);
+        }
+        result
+    }
+}
+
+/// Opens a file for reading without ever waiting for a pipe's other end.
+fn open_regular(path: &Path) -> Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(path)
+        .map_err(|e| io_error(path, "open", &e))?;
+    let metadata: Metadata = file.metadata().map_err(|e| io_error(path, "open", &e))?;
+    if metadata.is_file() { Ok(file) } else { Err(not_a_file(path)) }
+}
+
+fn describe(size: u64, modified: Option<i64>) -> String {
+    match modified {
+        Some(time) => {
+            format!(
+                "{size} bytes, modified {}.{:09} s after 1970",
+                time.div_euclid(1_000_000_000),
+                time.rem_euclid(1_000_000_000)
+            )
+        }
+        None => format!("{size} bytes"),
+    }
+}

@@ -1,0 +1,217 @@
+//! Seeing what the server said: an HTTP client that notes status, `Retry-After` and the error's code for the
+//! request's owner, so that nothing is ever decided by the text of a message.
+//!
+//! It also mends listings: markers of folders and keys that cannot be addressed are taken out of the server's
+//! answer before the library below reads it, since one such key would fail the whole listing.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+};
+use object_store::path::Path;
+
+/// Bytes of an error's body that are looked at: S3's are a few hundred.
+const ERROR_BODY: usize = 16 << 10;
+
+/// What became of one request.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Outcome {
+    /// Whether anything was sent: if not, the credentials could not be had.
+    pub(crate) sent: bool,
+    /// Status of the answer, if there was one.
+    pub(crate) status: Option<u16>,
+    /// How long the server asks to wait.
+    pub(crate) retry_after: Option<Duration>,
+    /// Code and message of an error's body.
+    pub(crate) code: String,
+    /// The message that goes with the code.
+    pub(crate) message: String,
+    /// What the connection failed with.
+    pub(crate) transport: Option<HttpErrorKind>,
+    /// A key in a listing that cannot be addressed.
+    pub(crate) odd_key: Option<String>,
+}
+
+/// Where a request's outcome is noted; travels with the request as an extension.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Notes(Arc<Mutex<Outcome>>);
+
+impl Notes {
+    fn lock(&self) -> MutexGuard<'_, Outcome> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what an earlier attempt noted.
+    pub(crate) fn reset(&self) {
+        *self.lock() = Outcome::default();
+    }
+
+    /// What was noted.
+    pub(crate) fn outcome(&self) -> Outcome {
+        self.lock().clone()
+    }
+}
+
+/// Makes [`Observer`]s for the library below.
+#[derive(Debug, Default)]
+pub(crate) struct ObservingConnector;
+
+impl HttpConnector for ObservingConnector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(Observer(ReqwestConnector::default().connect(options)?)))
+    }
+}
+
+#[derive(Debug)]
+struct Observer(HttpClient);
+
+type Answer<'a> = Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'a>>;
+
+impl HttpService for Observer {
+    fn call<'s, 'a>(&'s self, request: HttpRequest) -> Answer<'a>
+    where
+        's: 'a,
+        Self: 'a,
+    {
+        Box::pin(async move {
+            let notes = request.extensions().get::<Notes>().cloned();
+            let listing = request.uri().query().is_some_and(|query| query.contains("list-type=2"));
+            let Some(notes) = notes else { return self.0.execute(request).await };
+            notes.lock().sent = true;
+            let answer = self.0.execute(request).await;
+            let response = answer.inspect_err(|e| notes.lock().transport = Some(e.kind()))?;
+            let status = response.status();
+            {
+                let mut outcome = notes.lock();
+                outcome.status = Some(status.as_u16());
+                let header = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
+                outcome.retry_after = header.and_then(retry_after);
+            }
+            if status.is_success() && !listing {
+                return Ok(response);
+            }
+            let (parts, body) = response.into_parts();
+            let body = body.bytes().await.inspect_err(|e| notes.lock().transport = Some(e.kind()))?;
+            let body = if status.is_success() {
+                let (mended, odd) = mend_listing(&body);
+                notes.lock().odd_key = odd;
+                mended
+            } else {
+                let text = String::from_utf8_lossy(&body[..body.len().min(ERROR_BODY)]);
+                let mut outcome = notes.lock();
+                outcome.code = element(&text, "Code").unwrap_or_default();
+                outcome.message = element(&text, "Message").unwrap_or_default();
+                body
+            };
+            Ok(HttpResponse::from_parts(parts, body.into()))
+        })
+    }
+}
+
+/// `Retry-After` in seconds. The form with a date is rare, needs a clock that agrees with the server's, and is
+/// taken as if it were not there.
+fn retry_after(text: &str) -> Option<Duration> {
+    text.trim().parse::<u32>().ok().map(|seconds| Duration::from_secs(u64::from(seconds)))
+}
+
+/// The unescaped text of the first element of that name.
+fn element(xml: &str, name: &str) -> Option<String> {
+    let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+    let start = xml.find(&open)? + open.len();
+    let len = xml[start..].find(&close)?;
+    Some(unescape(&xml[start..start + len]))
+}
+
+/// Replaces XML's entities.
+fn unescape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('&') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let Some(end) = rest.find(';') else { break };
+        let name = &rest[1..end];
+        let number = name.strip_prefix('#').and_then(|digits| match digits.strip_prefix(['x', 'X']) {
+            Some(hex) => u32::from_str_radix(hex, 16).ok(),
+            None => digits.parse().ok(),
+        });
+        match (name, number.and_then(char::from_u32)) {
+            ("amp", _) => out.push('&'),
+            ("lt", _) => out.push('<'),
+            ("gt", _) => out.push('>'),
+            ("quot", _) => out.push('"'),
+            ("apos", _) => out.push('\''),
+            (_, Some(c)) => out.push(c),
+            _ => out.push_str(&rest[..=end]),
+        }
+        rest = &rest[end + 1..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Whether [`Path`] keeps a key as it is.
+pub(crate) fn addressable(key: &str) -> bool {
+    !key.starts_with('/') && !key.ends_with('/') && !key.is_empty() && Path::parse(key).is_ok()
+}
+
+/// Takes folder markers and keys that are not [`addressable`] out of a listing; tells the first of the latter.
+fn mend_listing(body: &Bytes) -> (Bytes, Option<String>) {
+    let Ok(xml) = std::str::from_utf8(body) else { return (body.clone(), None) };
+    let mut odd = None;
+    let mut out = String::new();
+    let (mut kept, mut at) = (0, 0);
+    while let Some(start) = xml[at..].find("<Contents>").map(|offset| at + offset) {
+        let Some(len) = xml[start..].find("</Contents>") else { break };
+        let end = start + len + "</Contents>".len();
+        let key = element(&xml[start..end], "Key").unwrap_or_default();
+        if !addressable(&key) {
+            out.push_str(&xml[kept..start]);
+            kept = end;
+            if !key.ends_with('/') && odd.is_none() {
+                odd = Some(key);
+            }
+        }
+        at = end;
+    }
+    if kept == 0 {
+        return (body.clone(), None);
+    }
+    out.push_str(&xml[kept..]);
+    (out.into(), odd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markers_and_odd_keys_leave_the_listing() {
+        let one = |key: &str| format!("<Contents><Key>{key}</Key><Size>0</Size></Contents>");
+        let xml = format!("<R>{}{}{}{}</R>", one("a/"), one("a/b&amp;c"), one("a//d"), one("e%20"));
+        let (mended, odd) = mend_listing(&Bytes::from(xml));
+        assert_eq!(mended, format!("<R>{}{}</R>", one("a/b&amp;c"), one("e%20")));
+        assert_eq!(odd.as_deref(), Some("a//d"));
+    }
+
+    #[test]
+    fn errors_are_read_from_their_elements() {
+        let xml = "<Error><Code>NoSuchBucket</Code><Message>it&#39;s &quot;gone&quot; &unknown; &</Message></Error>";
+        assert_eq!(element(xml, "Code").as_deref(), Some("NoSuchBucket"));
+        assert_eq!(element(xml, "Message").as_deref(), Some("it's \"gone\" &unknown; &"));
+        assert_eq!(element("<Code>", "Code"), None);
+    }
+
+    #[test]
+    fn retry_after_is_seconds() {
+        assert_eq!(retry_after(" 3 "), Some(Duration::from_secs(3)));
+        assert_eq!(retry_after("Wed, 21 Oct 2015 07:28:00 GMT"), None);
+        assert_eq!(retry_after("-1"), None);
+    }
+}

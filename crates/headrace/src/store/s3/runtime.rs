@@ -1,0 +1,93 @@
+//! The one HTTP runtime of the process, its one limit on requests, and how a thread waits for work on it.
+
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
+use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+use crate::cancel::Cancel;
+use crate::error::{Error, Result};
+
+/// Requests under way at once. Scope: the process, all stores together, reads and listings. Unit: requests.
+/// Evidence: the provider of S3 advises one request per 85 to 90 MB/s wanted, so 32 fill a 20 Gbit/s link; servers
+/// of the size that people run themselves begin to refuse connections at some hundreds, and a node has several
+/// processes. `HEADRACE_CONCURRENT_REQUESTS` overrides it.
+///
+/// A permit is held from the sending of a request to the last byte of its body, and the body is read by the
+/// runtime whether or not anybody waits for it. So a holder never waits for a consumer, and the limit cannot
+/// deadlock; a limit per store could not be kept for a server that serves several stores.
+const CONCURRENT_REQUESTS: usize = 32;
+
+/// Threads of the runtime: it only moves bytes and encrypts, decoding happens elsewhere. One alone would let a
+/// large decryption delay the timers of other requests.
+const THREADS: usize = 2;
+
+/// How often a waiting thread looks whether it should stop.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The runtime, started on first use and never at import.
+pub(crate) fn runtime() -> Result<&'static Runtime> {
+    static RUNTIME: OnceLock<std::result::Result<Runtime, String>> = OnceLock::new();
+    RUNTIME
+        .get_or_init(|| {
+            tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(THREADS)
+                .thread_name("headrace-http")
+                .enable_all()
+                .build()
+                .map_err(|e| e.to_string())
+        })
+        .as_ref()
+        .map_err(|e| Error::Internal(format!("the HTTP runtime did not start: {e}")))
+}
+
+/// The limit on requests under way.
+pub(crate) fn permits() -> &'static Arc<Semaphore> {
+    static PERMITS: OnceLock<Arc<Semaphore>> = OnceLock::new();
+    PERMITS.get_or_init(|| {
+        let wanted = std::env::var("HEADRACE_CONCURRENT_REQUESTS").ok().and_then(|text| text.parse().ok());
+        Arc::new(Semaphore::new(wanted.unwrap_or(CONCURRENT_REQUESTS).clamp(1, 4096)))
+    })
+}
+
+/// Work on the runtime that somebody will wait for. Dropping it stops the work.
+pub(crate) struct Task<T> {
+    result: Receiver<T>,
+    abort: AbortHandle,
+}
+
+impl<T: Send + 'static> Task<T> {
+    /// Starts the work at once.
+    pub(crate) fn spawn(work: impl Future<Output = T> + Send + 'static) -> Result<Self> {
+        let (sender, result) = bounded(1);
+        let handle = runtime()?.spawn(async move {
+            let value = work.await;
+            // The receiver is gone if nobody waits any more; then the value is not wanted.
+            let _ = sender.send(value);
+        });
+        Ok(Self { result, abort: handle.abort_handle() })
+    }
+
+    /// Waits for the result, or until `cancel` is raised.
+    pub(crate) fn wait(self, cancel: &Cancel) -> Result<T> {
+        loop {
+            match self.result.recv_timeout(LOOK) {
+                Ok(value) => return Ok(value),
+                Err(RecvTimeoutError::Timeout) => cancel.check()?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::Internal("a task of the HTTP runtime panicked".to_owned()));
+                }
+            }
+        }
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.abort.abort();
+    }
+}

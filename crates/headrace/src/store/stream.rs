@@ -1,0 +1,68 @@
+//! A byte range of an object, read in order, block by block, with reads started ahead of use.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::cancel::Cancel;
+use crate::error::Result;
+use crate::store::{Fetch, Object, Store};
+
+/// Reads a byte range of one object from its start to its end.
+///
+/// Not for random access. It holds at most `ahead` started reads of `block` bytes each, plus what [`Self::fill`]
+/// was asked to put into its caller's buffer.
+#[derive(Debug)]
+pub struct ByteStream {
+    store: Arc<dyn Store>,
+    object: Object,
+    /// First byte that no read was started for.
+    next: u64,
+    end: u64,
+    block: u64,
+    ahead: usize,
+    /// Started reads in order, with their lengths.
+    started: VecDeque<(Fetch, u64)>,
+    cancel: Cancel,
+}
+
+impl ByteStream {
+    /// A stream over `range` of `object`, which must lie within it.
+    ///
+    /// `block` is the length of one read in bytes (at least 1), `ahead` how many reads may be under way beyond the
+    /// one that is waited for; 0 is right for local files.
+    pub fn new(
+        store: Arc<dyn Store>,
+        object: Object,
+        range: Range<u64>,
+        block: u64,
+        ahead: usize,
+        cancel: Cancel,
+    ) -> Self {
+        let (next, end) = (range.start, range.end.max(range.start));
+        Self { store, object, next, end, block: block.max(1), ahead, started: VecDeque::new(), cancel }
+    }
+
+    /// Bytes that [`Self::fill`] has not handed out yet.
+    pub fn remaining(&self) -> u64 {
+        self.end - self.next + self.started.iter().map(|(_, len)| len).sum::<u64>()
+    }
+
+    /// Appends whole blocks to `buffer` until it grew by at least `want` bytes or the range ends; returns by how
+    /// much it grew. Less than `want` means that the range has ended.
+    pub fn fill(&mut self, buffer: &mut Vec<u8>, want: usize) -> Result<usize> {
+        let before = buffer.len();
+        while buffer.len() - before < want {
+            while self.started.len() <= self.ahead && self.next < self.end {
+                let len = self.block.min(self.end - self.next);
+                let fetch = self.store.fetch(&self.object, self.next..self.next + len);
+                self.started.push_back((fetch, len));
+                self.next += len;
+            }
+            let Some((fetch, _)) = self.started.pop_front() else { break };
+            self.cancel.check()?;
+            fetch.wait_into(&self.cancel, buffer)?;
+        }
+        Ok(buffer.len() - before)
+    }
+}
