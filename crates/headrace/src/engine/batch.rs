@@ -1,6 +1,13 @@
 //! What is handed to the training loop.
 
+use std::sync::Arc;
+
+use arrow::array::ArrayData;
+use arrow::datatypes::{DataType, Field};
+use arrow::error::ArrowError;
+
 use super::memory::Slot;
+use crate::error::{Error, Result};
 use crate::pack::Span;
 
 /// The numbers of an array.
@@ -66,6 +73,30 @@ impl Batch {
         &self.spans[start as usize..self.span_ends[row] as usize]
     }
 
+    /// The arrays that have one entry a row, as one struct array over the same memory; `name` names its fields.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] if Arrow refuses them.
+    pub fn to_arrow(&self, name: &dyn Fn(ArrayKind) -> String) -> Result<ArrayData> {
+        let (mut fields, mut children) = (Vec::new(), Vec::new());
+        for array in &self.arrays {
+            let Some(width) = array.width else { continue };
+            let (kind, buffer, len) = match &array.numbers {
+                Numbers::I32(numbers) => (DataType::Int32, numbers.to_arrow(), numbers.len()),
+                Numbers::I64(numbers) => (DataType::Int64, numbers.to_arrow(), numbers.len()),
+                Numbers::U8(numbers) => (DataType::UInt8, numbers.to_arrow(), numbers.len()),
+            };
+            let values = ArrayData::builder(kind.clone()).len(len).add_buffer(buffer);
+            let item = Arc::new(Field::new("item", kind, false));
+            let list = DataType::FixedSizeList(item, width as i32);
+            let list_data = ArrayData::builder(list.clone()).len(self.rows.len());
+            children.push(list_data.add_child_data(values.build().map_err(refused)?).build().map_err(refused)?);
+            fields.push(Field::new(name(array.kind), list, false));
+        }
+        let data = ArrayData::builder(DataType::Struct(fields.into())).len(self.rows.len());
+        data.child_data(children).build().map_err(refused)
+    }
+
     /// Bytes of all arrays.
     pub fn bytes(&self) -> usize {
         let bytes = |array: &Array| match &array.numbers {
@@ -75,4 +106,9 @@ impl Batch {
         };
         self.arrays.iter().map(bytes).sum()
     }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "used as a function to map errors with")]
+fn refused(error: ArrowError) -> Error {
+    Error::Internal(error.to_string())
 }

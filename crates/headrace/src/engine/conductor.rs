@@ -105,6 +105,22 @@ enum Ahead {
     Ready(Arc<Window>),
 }
 
+impl Ahead {
+    fn ordinal(&self) -> u64 {
+        match self {
+            Self::Loading(loading) => loading.ordinal(),
+            Self::Ready(window) => window.ordinal(),
+        }
+    }
+
+    fn end(&self) -> u64 {
+        match self {
+            Self::Loading(loading) => loading.end(),
+            Self::Ready(window) => window.end(),
+        }
+    }
+}
+
 /// Leads one rank through a run; lives on a thread of its own.
 pub(super) struct Conductor {
     run: Arc<Run>,
@@ -204,16 +220,7 @@ impl Conductor {
 
     /// Lets go of windows that end before a unit.
     fn retire(&mut self, unit: u64) {
-        while let Some((window, _)) = self.windows.front() {
-            let ends = match window {
-                Ahead::Loading(loading) => loading.end(),
-                Ahead::Ready(window) => window.end(),
-            };
-            if ends > unit {
-                return;
-            }
-            self.windows.pop_front();
-        }
+        while self.windows.pop_front_if(|(window, _)| window.end() <= unit).is_some() {}
         // Steps that are passed over may leave whole windows out.
         if self.windows.is_empty() {
             let ordinal = self.ordinal_of(unit);
@@ -232,19 +239,19 @@ impl Conductor {
         }
         self.plan_ahead(needed)?;
         let mut ready = Vec::new();
-        for (window, _) in &mut self.windows {
-            let done = match window {
-                Ahead::Loading(loading) if loading.ordinal() > needed => break,
-                Ahead::Ready(window) if window.ordinal() > needed => break,
-                Ahead::Ready(window) => Arc::clone(window),
+        while let Some((window, bytes)) = self.windows.pop_front_if(|(window, _)| window.ordinal() <= needed) {
+            let window = match window {
+                Ahead::Ready(window) => window,
                 Ahead::Loading(loading) => Arc::new(loading.finish(&self.run, &self.cancel)?),
             };
-            ready.push(Arc::clone(&done));
-            *window = Ahead::Ready(done);
+            ready.push((window, bytes));
+        }
+        for (window, bytes) in ready.iter().rev() {
+            self.windows.push_front((Ahead::Ready(Arc::clone(window)), *bytes));
         }
         // With the windows done there may be room for the next.
         self.plan_ahead(needed)?;
-        Ok(Windows(ready.into()))
+        Ok(Windows(ready.into_iter().map(|(window, _)| window).collect()))
     }
 
     /// Plans windows beyond `needed`: one always, more while they are small.
@@ -321,9 +328,4 @@ impl Conductor {
         let parts = parts.filter(|((segment, end), _)| segment.row < touched.end && *end > touched.start);
         union_lanes(parts.flat_map(|(_, lanes)| lanes.clone()).collect())
     }
-}
-
-/// What to tell the training loop when an engine ends before its time.
-pub(super) fn ended_early() -> Error {
-    Error::Internal("the engine ended without a reason".to_owned())
 }

@@ -170,7 +170,8 @@ impl Scratch {
                 Progress::Need { .. } if keep.has_all() => return Ok(false),
                 Progress::Need { consumed, want } => {
                     self.buffer.drain(..consumed);
-                    stream.fill(&mut self.buffer, want - self.buffer.len())?;
+                    let missing = want - self.buffer.len();
+                    stream.fill(&mut self.buffer, missing)?;
                     if self.buffer.len() < want {
                         let found = self.buffer.len();
                         return Err(Error::data(

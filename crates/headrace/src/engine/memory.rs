@@ -12,9 +12,12 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use arrow::alloc::Allocation;
+use arrow::buffer::Buffer;
 use memmap2::MmapMut;
 
 use crate::error::{Error, Result};
@@ -344,6 +347,17 @@ pub struct Slot<T> {
 unsafe impl<T: Plain> Send for Slot<T> {}
 // SAFETY: as above.
 unsafe impl<T: Plain> Sync for Slot<T> {}
+
+impl<T: Plain> Slot<T> {
+    /// The same memory as an Arrow buffer, which keeps it mapped.
+    pub fn to_arrow(&self) -> Buffer {
+        let bytes = self.len * size_of::<T>();
+        let start = NonNull::new(self.start.cast::<u8>().cast_mut()).unwrap_or(NonNull::dangling());
+        let owner: Arc<dyn Allocation> = Arc::new(self.clone());
+        // SAFETY: `start` is mapped for `bytes` bytes as long as `owner`, a slot over the same stretch, lives.
+        unsafe { Buffer::from_custom_allocation(start, bytes, owner) }
+    }
+}
 
 impl<T> Clone for Slot<T> {
     fn clone(&self) -> Self {

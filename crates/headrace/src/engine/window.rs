@@ -238,8 +238,9 @@ impl Cursor {
             *self = Self::enter(run, windows.holding(self.lane, token)?, self.lane)?;
         }
         while self.token < token {
+            let left = token - self.token;
             let piece = self.piece(run, windows)?;
-            let count = (piece.end - piece.next).min(token - self.token);
+            let count = (piece.end - piece.next).min(left);
             piece.next += count;
             self.token += count;
         }

@@ -48,17 +48,22 @@ impl ByteStream {
         self.end - self.next + self.started.iter().map(|(_, len)| len).sum::<u64>()
     }
 
+    /// Starts the first reads, so that they are under way before they are waited for.
+    pub fn start(&mut self) {
+        while self.started.len() <= self.ahead && self.next < self.end {
+            let len = self.block.min(self.end - self.next);
+            let fetch = self.store.fetch(&self.object, self.next..self.next + len);
+            self.started.push_back((fetch, len));
+            self.next += len;
+        }
+    }
+
     /// Appends whole blocks to `buffer` until it grew by at least `want` bytes or the range ends; returns by how
     /// much it grew. Less than `want` means that the range has ended.
     pub fn fill(&mut self, buffer: &mut Vec<u8>, want: usize) -> Result<usize> {
         let before = buffer.len();
         while buffer.len() - before < want {
-            while self.started.len() <= self.ahead && self.next < self.end {
-                let len = self.block.min(self.end - self.next);
-                let fetch = self.store.fetch(&self.object, self.next..self.next + len);
-                self.started.push_back((fetch, len));
-                self.next += len;
-            }
+            self.start();
             let Some((fetch, _)) = self.started.pop_front() else { break };
             self.cancel.check()?;
             fetch.wait_into(&self.cancel, buffer)?;
