@@ -1,6 +1,6 @@
 //! Batches and their memory, handed to Python without a copy.
 
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
@@ -88,12 +88,12 @@ impl Batch {
     }
 }
 
-fn schema_capsule(py: Python<'_>, schema: FFI_ArrowSchema) -> PyResult<Bound<'_, PyCapsule>> {
-    PyCapsule::new(py, schema, Some(CString::from(c"arrow_schema")))
+pub(crate) fn schema_capsule(py: Python<'_>, schema: FFI_ArrowSchema) -> PyResult<Bound<'_, PyCapsule>> {
+    PyCapsule::new_with_value(py, schema, c"arrow_schema")
 }
 
 fn array_capsule(py: Python<'_>, array: FFI_ArrowArray) -> PyResult<Bound<'_, PyCapsule>> {
-    PyCapsule::new(py, array, Some(CString::from(c"arrow_array")))
+    PyCapsule::new_with_value(py, array, c"arrow_array")
 }
 
 fn name(kind: ArrayKind) -> &'static str {

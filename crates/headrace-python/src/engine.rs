@@ -80,6 +80,7 @@ impl Engine {
             let counters = engine.counters();
             counts.set_item("windows", counters.windows.load(Ordering::Relaxed))?;
             counts.set_item("windows_spilled", counters.spilled.load(Ordering::Relaxed))?;
+            counts.set_item("window_bytes", counters.peak.load(Ordering::Relaxed))?;
             counts.set_item("chunk_bytes", counters.bytes.load(Ordering::Relaxed))?;
         }
         counts.set_item("bytes_read", traffic.bytes.load(Ordering::Relaxed))?;

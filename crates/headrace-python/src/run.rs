@@ -39,7 +39,7 @@ impl Run {
         epochs: Option<u64>,
         pad: bool,
     ) -> PyResult<Self> {
-        let (index, column) = index.counted(column)?;
+        let (index, column) = index.column(column)?;
         let spec = OrderSpec { seed, shuffle, lanes, window };
         let specials = Specials { bos: bos_id, eos: eos_id };
         let pack = PackSpec { seq_len, overlap, specials, boundaries, wide, pad_id };

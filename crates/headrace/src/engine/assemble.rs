@@ -70,7 +70,7 @@ impl Assembler {
         let pack = run.pack();
         let token = if pack.wide { 8 } else { 4 };
         let boundaries = if pack.boundaries { 8 } else { 0 };
-        let documents: u64 = run.column().documents.iter().sum();
+        let documents = run.index().rows();
         let spans = 2 + run.rows().row_tokens() * documents / run.rows().total;
         rows * (places * (token + boundaries + 1) + spans * size_of::<Span>() as u64)
     }
@@ -211,10 +211,8 @@ fn write_lane(run: &Run, windows: &Windows, lane: LaneTask) -> Result<(u64, Opti
     let mut done = Vec::with_capacity(rows.len());
     for RowTask { row, place, mut out } in rows {
         let start = row / run.rows().lanes * run.rows().stride;
-        let end = run.rows().lane_tokens(lane).unwrap_or(u64::MAX);
         let mut spans = Vec::new();
-        // A padded run's last rows may lie wholly or in part beyond the lane's end.
-        let there = end.saturating_sub(start).min(run.rows().row_tokens());
+        let there = run.rows().tokens_of(row);
         if there > 0 {
             match &mut cursor {
                 Some(cursor) if cursor.token() <= start => cursor.advance(run, windows, start)?,

@@ -65,6 +65,8 @@ pub struct Counters {
     pub spilled: AtomicU64,
     /// Stored bytes of the chunks that were asked for.
     pub bytes: AtomicU64,
+    /// The most bytes that windows held at once, of those in memory.
+    pub peak: AtomicU64,
 }
 
 /// How the memory budget is shared out.
@@ -284,6 +286,7 @@ impl Conductor {
         count(&self.counters.spilled, u64::from(matches!(room, Room::Spilled(_))));
         count(&self.counters.bytes, plan.bytes(self.run.column()));
         let loading = Loading::start(&self.run, plan, layout, room, &self.pool, &self.reading);
+        self.counters.peak.store(self.reading.budget.peak(), Ordering::Relaxed);
         self.windows.push_back((Ahead::Loading(loading), bytes));
         self.next += 1;
         Ok(true)

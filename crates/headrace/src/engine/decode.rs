@@ -170,8 +170,7 @@ impl Scratch {
                 Progress::Need { .. } if keep.has_all() => return Ok(false),
                 Progress::Need { consumed, want } => {
                     self.buffer.drain(..consumed);
-                    let missing = want - self.buffer.len();
-                    stream.fill(&mut self.buffer, missing)?;
+                    stream.fill(&mut self.buffer, want)?;
                     if self.buffer.len() < want {
                         let found = self.buffer.len();
                         return Err(Error::data(
@@ -212,7 +211,7 @@ struct Keep {
     bos: u64,
     added: u64,
     /// Tokens and documents that the whole chunk should have.
-    counts: (u64, u64),
+    counts: (u64, Option<u64>),
     slots: ChunkSlots,
     /// Tokens and documents kept so far.
     tokens: usize,
@@ -288,7 +287,9 @@ impl Keep {
     /// The documents, once the chunk was read to its end (`complete`) or as far as needed.
     fn finish(mut self, complete: bool) -> Result<ChunkDocs> {
         self.end_document(0)?;
-        if self.start < self.need.end || complete && (self.seen, self.filled) != self.counts {
+        let (tokens, documents) = self.counts;
+        let miscounted = self.seen != tokens || documents.is_some_and(|documents| documents != self.filled);
+        if self.start < self.need.end || complete && miscounted {
             return Err(self.miscounted());
         }
         Ok(ChunkDocs {
@@ -304,10 +305,11 @@ impl Keep {
 
     fn miscounted(&self) -> Error {
         let (tokens, documents) = self.counts;
+        let documents = documents.map_or_else(String::new, |documents| format!(" in {documents} documents"));
         Error::data(
             self.place.clone(),
             format!(
-                "the index counts {tokens} tokens in {documents} documents with a token, the pages hold {} in {}\n\
+                "the index counts {tokens} tokens{documents}, the pages hold {} in {} documents\n\
                  hint: the statistics in the file are wrong, or the index is stale: open it with index=\"rebuild\"",
                 self.seen, self.filled
             ),

@@ -60,11 +60,6 @@ impl Budget {
         })
     }
 
-    /// Bytes in all.
-    pub fn total(&self) -> u64 {
-        self.total
-    }
-
     /// The most bytes that were held at once.
     pub fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
@@ -347,6 +342,10 @@ pub struct Slot<T> {
 unsafe impl<T: Plain> Send for Slot<T> {}
 // SAFETY: as above.
 unsafe impl<T: Plain> Sync for Slot<T> {}
+
+// A slot only reads: a panic elsewhere leaves nothing half-done behind it.
+impl<T> std::panic::RefUnwindSafe for Slot<T> {}
+impl<T> std::panic::UnwindSafe for Slot<T> {}
 
 impl<T: Plain> Slot<T> {
     /// The same memory as an Arrow buffer, which keeps it mapped.

@@ -84,7 +84,9 @@ impl ChunkPlan {
 
     /// The most documents of which a token is kept.
     pub fn most_documents(&self, column: &TokenColumn) -> usize {
-        self.at_most(column.documents[self.chunk as usize])
+        let (documents, rows) = (column.documents[self.chunk as usize], column.chunks[self.chunk as usize].rows);
+        // Not counted is the largest number.
+        self.at_most(documents.min(rows))
     }
 
     fn at_most(&self, count: u64) -> usize {

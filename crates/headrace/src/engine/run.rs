@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::error::{Place, Result};
 use crate::format::parquet::TokenChunk;
-use crate::index::{Index, TokenColumn};
+use crate::index::{Index, TokenColumn, UNKNOWN};
 use crate::order::{LaneOrder, OrderSpec, Remainder, Rows};
 use crate::pack::Specials;
 
@@ -49,7 +49,11 @@ impl Run {
         remainder: Remainder,
     ) -> Result<Self> {
         let weights = column.tokens.iter().zip(&column.documents);
-        let weights: Arc<[u64]> = weights.map(|(&tokens, &documents)| pack.specials.weight(tokens, documents)).collect();
+        let weights = weights.map(|(&tokens, &documents)| {
+            // Without added tokens nobody needs to know the documents, and they may not have been counted.
+            if pack.specials.added() == 0 { tokens } else { pack.specials.weight(tokens, documents) }
+        });
+        let weights: Arc<[u64]> = weights.collect();
         let order = LaneOrder::new(spec, weights)?;
         let rows = Rows {
             lanes: spec.lanes,
@@ -97,9 +101,10 @@ impl Run {
         self.column.chunks[chunk as usize]
     }
 
-    /// Tokens and documents with a token of a chunk, as indexed.
-    pub fn counts(&self, chunk: u32) -> (u64, u64) {
-        (self.column.tokens[chunk as usize], self.column.documents[chunk as usize])
+    /// Tokens of a chunk, and documents with a token if that was counted, as indexed.
+    pub fn counts(&self, chunk: u32) -> (u64, Option<u64>) {
+        let documents = self.column.documents[chunk as usize];
+        (self.column.tokens[chunk as usize], (documents != UNKNOWN).then_some(documents))
     }
 
     /// A chunk's place, for messages.

@@ -1,0 +1,182 @@
+//! Datasets' indexes.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arrow::ffi::FFI_ArrowSchema;
+use headrace::cancel::Cancel;
+use headrace::error::{Error, Place};
+use headrace::index::{self, IndexMode, OpenOptions, Phase, Progress, TokenColumn, UNKNOWN};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+
+use crate::batch::schema_capsule;
+use crate::blocking::blocking;
+use crate::errors::to_python;
+
+/// What a dataset holds.
+#[pyclass(frozen, module = "headrace._core")]
+pub(crate) struct Index(Arc<index::Index>);
+
+impl Index {
+    /// The index and one of its columns, of which the tokens are counted.
+    pub(crate) fn column(&self, name: &str) -> PyResult<(Arc<index::Index>, Arc<TokenColumn>)> {
+        let column = self.0.token_column(name).map_err(to_python)?;
+        Ok((Arc::clone(&self.0), Arc::new(column.clone())))
+    }
+}
+
+#[pymethods]
+impl Index {
+    /// Lists and reads footers; `progress` is called with (phase, done, total) now and then.
+    #[staticmethod]
+    #[pyo3(signature = (urls, *, storage_options, cache_dir, index, columns, progress))]
+    fn open(
+        py: Python<'_>,
+        urls: Vec<String>,
+        storage_options: BTreeMap<String, String>,
+        cache_dir: Option<PathBuf>,
+        index: &str,
+        columns: Option<Vec<String>>,
+        progress: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let mode = match index {
+            "auto" => IndexMode::Auto,
+            "rebuild" => IndexMode::Rebuild,
+            path => IndexMode::Path(PathBuf::from(path)),
+        };
+        let options = OpenOptions { storage_options, cache_dir, mode, columns, threads: None };
+        let (cancel, counts) = (Cancel::new(), Progress::new());
+        let tick = |_: Python<'_>| tell(progress, &counts);
+        let work = || index::Index::open(&urls, &options, &cancel, &counts);
+        blocking(py, &cancel, tick, work).map(|index| Self(Arc::new(index)))
+    }
+
+    /// The same index with a column of which all tokens, and on request all documents, are counted.
+    #[pyo3(signature = (column, *, documents, progress))]
+    fn counted(&self, py: Python<'_>, column: &str, documents: bool, progress: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let (cancel, counts) = (Cancel::new(), Progress::new());
+        let tick = |_: Python<'_>| tell(progress, &counts);
+        let work = || {
+            let mut index = index::Index::clone(&self.0);
+            let count = if documents { index::Index::count } else { index::Index::count_tokens };
+            count(&mut index, column, &cancel, &counts).map(|()| index)
+        };
+        blocking(py, &cancel, tick, work).map(|index| Self(Arc::new(index)))
+    }
+
+    /// The root, without secrets.
+    #[getter]
+    fn url(&self) -> String {
+        self.0.store.url().to_owned()
+    }
+
+    /// All files, in storage order, by their full names.
+    fn files(&self) -> Vec<String> {
+        self.0.files.iter().map(|file| self.0.store.uri(&file.object.path)).collect()
+    }
+
+    /// (path below the root, size, rows, digest of the footer) of each file.
+    fn file_table(&self) -> Vec<(String, u64, u64, String)> {
+        let row = |file: &index::FileEntry| {
+            (file.object.path.clone(), file.object.size, file.rows, format!("{:032x}", file.footer_digest))
+        };
+        self.0.files.iter().map(row).collect()
+    }
+
+    #[getter]
+    fn file_count(&self) -> usize {
+        self.0.files.len()
+    }
+
+    #[getter]
+    fn row_group_count(&self) -> usize {
+        self.0.row_groups.len()
+    }
+
+    #[getter]
+    fn rows(&self) -> u64 {
+        self.0.rows()
+    }
+
+    /// Bytes of all files.
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    /// What went otherwise than planned and hinders nothing.
+    #[getter]
+    fn notes(&self) -> Vec<String> {
+        self.0.notes.clone()
+    }
+
+    /// The token columns' names.
+    #[getter]
+    fn columns(&self) -> Vec<String> {
+        self.0.columns.iter().map(|column| column.name.clone()).collect()
+    }
+
+    /// What the footers, and what was counted, say of a token column.
+    fn column_info<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyDict>> {
+        let facts = self.0.column_facts(name).map_err(to_python)?;
+        let known = |count: u64| (count != UNKNOWN).then_some(count);
+        let info = PyDict::new(py);
+        info.set_item("type", facts.types.join(", "))?;
+        info.set_item("tokens", known(facts.tokens))?;
+        info.set_item("documents", known(facts.documents))?;
+        info.set_item("bytes", facts.bytes)?;
+        info.set_item("codecs", facts.codecs)?;
+        info.set_item("encodings", facts.encodings)?;
+        Ok(info)
+    }
+
+    /// Digests of the data, seen through one column: with the paths, and without.
+    fn identity(&self, column: &str) -> PyResult<(String, String)> {
+        let identity = self.0.identity(column).map_err(to_python)?;
+        Ok((format!("{:032x}", identity.digest), format!("{:032x}", identity.content)))
+    }
+
+    /// Writes the index next to the data, and says where.
+    fn save_in_place(&self, py: Python<'_>) -> PyResult<String> {
+        let cancel = Cancel::new();
+        blocking(py, &cancel, |_| Ok(()), || self.0.save_in_place(&cancel))?;
+        Ok(self.0.store.uri(index::IN_PLACE))
+    }
+
+    /// (name, type) of each column of the first file.
+    fn schema(&self, py: Python<'_>) -> PyResult<Vec<(String, String)>> {
+        let schema = self.arrow_schema(py)?;
+        Ok(schema.fields().iter().map(|field| (field.name().clone(), field.data_type().to_string())).collect())
+    }
+
+    /// The schema of the first file by the Arrow PyCapsule interface.
+    fn arrow_c_schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        let schema = self.arrow_schema(py)?;
+        let schema = FFI_ArrowSchema::try_from(schema.as_ref());
+        schema_capsule(py, schema.map_err(|error| PyRuntimeError::new_err(error.to_string()))?)
+    }
+}
+
+impl Index {
+    fn arrow_schema(&self, py: Python<'_>) -> PyResult<arrow::datatypes::SchemaRef> {
+        let cancel = Cancel::new();
+        let footer = blocking(py, &cancel, |_| Ok(()), || self.0.footer(0, &cancel))?;
+        let place = Place::file(self.0.store.uri(&self.0.files[0].object.path));
+        footer.schema.map_err(|what| to_python(Error::data(place, what)))
+    }
+}
+
+fn tell(progress: &Bound<'_, PyAny>, counts: &Progress) -> PyResult<()> {
+    let (phase, done, total) = match counts.phase() {
+        Phase::Idle | Phase::Done => return Ok(()),
+        Phase::Listing => ("files found", &counts.found, None),
+        Phase::Footers => ("footers read", &counts.done, Some(&counts.total)),
+        Phase::Levels => ("column chunks counted", &counts.done, Some(&counts.total)),
+    };
+    let total = total.map_or(0, |total| total.load(Ordering::Relaxed));
+    progress.call1((phase, done.load(Ordering::Relaxed), total)).map(drop)
+}

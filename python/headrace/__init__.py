@@ -1,0 +1,38 @@
+"""headrace feeds model training: exact, elastic, read where the data lies.
+
+    import headrace as hr
+
+    data = hr.open("s3://bucket/fineweb-edu").pack(2048, column="tokens")
+    loader = hr.DataLoader(data, global_batch_size=512, seed=0)
+    for batch in loader:
+        train(batch["tokens"])
+
+Importing this starts no thread and needs nothing but NumPy.
+"""
+
+from . import _core
+from .batch import Batch, Source
+from .dataset import Dataset, PackedDataset, Schema, TableDataset, open
+from .errors import BudgetError, DataError, HeadraceError, MissingError, StateMismatch, StoreError
+from .loader import DataLoader
+from .state import State
+
+__all__ = [
+    "Batch",
+    "BudgetError",
+    "DataError",
+    "DataLoader",
+    "Dataset",
+    "HeadraceError",
+    "MissingError",
+    "PackedDataset",
+    "Schema",
+    "Source",
+    "State",
+    "StateMismatch",
+    "StoreError",
+    "TableDataset",
+    "open",
+]
+
+__version__: str = _core.version()[0]

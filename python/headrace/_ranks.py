@@ -1,0 +1,47 @@
+"""Which rank this process is: given, known to PyTorch, or in the environment. headrace never makes a process group."""
+
+import os
+import sys
+from typing import Any, SupportsIndex
+
+from ._units import as_int
+
+
+def resolve_rank(rank: SupportsIndex | None, world_size: SupportsIndex | None) -> tuple[int, int]:
+    """(rank, ranks): the arguments, else torch.distributed if it is initialised, else RANK and WORLD_SIZE, else (0, 1).
+
+    Raises:
+        ValueError: if only one of the two is given, or the rank is not in ``range(world_size)``.
+    """
+    if (rank is None) != (world_size is None):
+        raise ValueError(f"rank and world_size go together, got rank={rank}, world_size={world_size}")
+    if rank is not None and world_size is not None:
+        return _checked(as_int(rank, "rank"), as_int(world_size, "world_size"), "arguments")
+    # Looked up, not imported: a process group can only be there if somebody imported torch.
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return _checked(int(distributed.get_rank()), int(distributed.get_world_size()), "torch.distributed")
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return _checked(_from_environment("RANK"), _from_environment("WORLD_SIZE"), "environment variables")
+    return 0, 1
+
+
+def default_workers() -> int:
+    """Threads for one rank: the CPUs that this process may use, shared out among the ranks of this machine."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    local = _from_environment("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else 1
+    return max(1, cpus // max(1, local))
+
+
+def _from_environment(name: str) -> int:
+    text = os.environ[name]
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"the environment variable {name} must be an integer, got {text!r}") from None
+
+
+def _checked(rank: int, world_size: int, origin: str) -> tuple[int, int]:
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank must be in range(world_size), got rank={rank}, world_size={world_size} from {origin}")
+    return rank, world_size

@@ -1,0 +1,268 @@
+"""From arguments and a loaded state to a run: which order, how many rows a step, where it stands."""
+
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import _core
+from ._units import as_int
+from .dataset import PackedDataset
+from .errors import StateMismatch
+from .state import ORDER, SCHEMA, steps_of
+
+Schedule = Mapping[int, int]
+"""Step to the global batch size from that step on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What the user said, checked as far as it can be alone; None for what was left open."""
+
+    seed: int | None
+    shuffle: bool | None
+    lanes: int | None
+    window: int | None
+    batch_size: int | None
+    """Rows of one rank."""
+    schedule: Schedule | None
+    """Rows of all ranks."""
+    epochs: int | None
+    pad: bool
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in a run: the next step, and what was decided about steps."""
+
+    step: int
+    steps: _core.Steps
+    skipped: tuple[tuple[int, int], ...] = ()
+
+    def passed_over(self, step: int) -> int:
+        """The first step from `step` on that is not passed over."""
+        for start, stop in self.skipped:
+            if start <= step < stop:
+                step = stop
+        return step
+
+    def count(self, start: int, stop: int) -> int:
+        """Steps in ``range(start, stop)`` that are not passed over."""
+        out = sum(max(0, min(stop, last) - max(start, first)) for first, last in self.skipped)
+        return max(0, stop - start - out)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A dataset in its order, and what a state of it says beside the position."""
+
+    core: _core.Run
+    world_size: int
+    rank: int
+    seed: int
+    shuffle: bool
+    lanes: int
+    window: int
+    fixed: Mapping[str, Any] = field(repr=False)
+    """The part of a state that does not change during a run."""
+
+    def state(self, position: Position) -> dict[str, Any]:
+        """The state at a position, as plain JSON types."""
+        done = [list(segment) for segment in position.steps.segments if segment[0] <= position.step]
+        return json.loads(json.dumps(self.fixed)) | {
+            "step": position.step,
+            "position": position.steps.row_of(position.step),
+            "history": done,
+            "skipped": [list(steps) for steps in position.skipped],
+        }
+
+
+def start(
+    dataset: PackedDataset, given: Given, world_size: int, rank: int, state: Mapping[str, Any] | None
+) -> tuple[Run, Position]:
+    """The run that arguments and state describe, and where it stands.
+
+    Raises:
+        ValueError: if something is missing, or does not fit the data or the number of ranks.
+        StateMismatch: if an argument contradicts the state.
+    """
+    position = _position(given, world_size, state)
+    for _, _, batch in position.steps.segments:
+        check_divides(batch, world_size)
+    chunks, batch = dataset.core.row_group_count, position.steps.largest_batch
+    seed = _choose("seed", given.seed, state, 0)
+    shuffle = _choose("shuffle", given.shuffle, state, True)
+    if not shuffle and given.lanes not in (None, 1):
+        raise ValueError(f"lanes must be left out with shuffle=False, got {given.lanes}")
+    window = _core.default_window(chunks, dataset.weight, given.lanes or batch)
+    window = _choose("window", given.window, state, window)
+    lanes = _core.default_lanes(batch, dataset.rows, chunks, window) if shuffle else 1
+    lanes = _choose("lanes", given.lanes, state, lanes)
+    packing = dataset.packing
+    core = _core.Run(
+        dataset.core,
+        packing.column,
+        seed=seed,
+        shuffle=shuffle,
+        lanes=lanes,
+        window=window,
+        seq_len=packing.seq_len,
+        overlap=packing.overlap,
+        bos_id=packing.bos_id,
+        eos_id=packing.eos_id,
+        boundaries=packing.boundaries,
+        wide=packing.wide,
+        pad_id=packing.pad_id,
+        epochs=given.epochs,
+        pad=given.pad,
+    )
+    for _, _, batch in position.steps.segments:
+        core.check_enough(batch)
+    fixed: dict[str, Any] = {
+        "schema": SCHEMA,
+        "order": ORDER,
+        "kind": "counted",
+        "seed": seed,
+        "shuffle": shuffle,
+        "lanes": lanes,
+        "window": window,
+        "pipeline": packing.identity(),
+        "sources": [source(dataset)],
+    }
+    return Run(core, world_size, rank, seed, shuffle, lanes, window, fixed), position
+
+
+def check_divides(batch: int, world_size: int) -> None:
+    """Refuses a global batch that cannot be shared out equally."""
+    if batch % world_size:
+        below, above = batch // world_size * world_size, -(-batch // world_size) * world_size
+        nearest = f"{below} or {above}" if below else str(above)
+        raise ValueError(
+            f"the global batch size must be a multiple of world_size={world_size}, got {batch}\nhint: {nearest} would do"
+        )
+
+
+def check_schedule(value: Any) -> dict[int, int]:
+    """A batch size, or a dict from steps to batch sizes, as a schedule."""
+    if not isinstance(value, Mapping):
+        return {0: as_int(value, "global_batch_size", least=1)}
+    schedule = {
+        as_int(step, "a step of global_batch_size", least=0): as_int(batch, f"global_batch_size[{step}]", least=1)
+        for step, batch in sorted(value.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    }
+    if 0 not in schedule:
+        raise ValueError(f"global_batch_size must say what holds from step 0 on, got {value!r}")
+    return schedule
+
+
+def source(dataset: PackedDataset) -> dict[str, Any]:
+    """What a state says of a dataset: the same on every machine that sees the same bytes."""
+    identity, content = dataset.core.identity(dataset.packing.column)
+    return {
+        "identity": identity,
+        "content": content,
+        "files": dataset.core.file_count,
+        "row_groups": dataset.core.row_group_count,
+        "rows": dataset.rows,
+        "tokens": dataset.tokens,
+    }
+
+
+def check_same_data(dataset: PackedDataset, state: Mapping[str, Any], *, strict: bool) -> None:
+    """Refuses the state of a run over other data or with another packing.
+
+    Raises:
+        StateMismatch: naming the first difference. With `strict` off, data whose paths alone differ is only warned of.
+    """
+    for key, wanted in dataset.packing.identity().items():
+        if key not in state["pipeline"] or state["pipeline"][key] != wanted:
+            raise StateMismatch(f"{key} is {wanted!r} here and {state['pipeline'].get(key)!r} in the state")
+    if unknown := set(state["pipeline"]) - set(dataset.packing.identity()):
+        raise StateMismatch(f"state: unknown key {sorted(unknown)[0]!r} in its pipeline")
+    here = source(dataset)
+    if len(state["sources"]) != 1 or set(state["sources"][0]) != set(here):
+        raise StateMismatch(f"state: expected one source with {', '.join(here)}, found {state['sources']!r}")
+    there = state["sources"][0]
+    if there["identity"] == here["identity"]:
+        return
+    difference = _first_difference(dataset, here, there)
+    if there["content"] != here["content"]:
+        raise StateMismatch(f"the data is not that of the state: {difference}\nhint: a new run needs a new loader, without a state")
+    if strict:
+        raise StateMismatch(
+            f"the data lies elsewhere than in the state: {difference}\nhint: the content is the same; strict=False allows it"
+        )
+    warnings.warn(f"headrace: the data has moved since the state was saved: {difference}", stacklevel=4)
+
+
+def keep_file_table(dataset: PackedDataset) -> None:
+    """Keeps the table of a dataset's files beside its index, so that a later mismatch can be named to the file."""
+    path = _table_path(dataset, dataset.core.identity(dataset.packing.column)[0])
+    if path.exists():
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+            json.dump(dataset.core.file_table(), file)
+        os.replace(file.name, path)  # noqa: PTH105
+    except OSError:
+        # It only serves messages: without a cache folder they name digests.
+        return
+
+
+def _table_path(dataset: PackedDataset, identity: str) -> Path:
+    return dataset.cache / "files" / f"{identity}.json"
+
+
+def _first_difference(dataset: PackedDataset, here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
+    for key in ("files", "row_groups", "rows", "tokens"):
+        if here[key] != there[key]:
+            counts = f"{here[key]} {key.replace('_', ' ')} here, {there[key]} in the state"
+            break
+    else:
+        counts = f"digest {here['identity']} here, {there['identity']} in the state"
+    try:
+        saved = json.loads(_table_path(dataset, str(there["identity"])).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return counts
+    new = dataset.core.file_table()
+    for old_file, new_file in zip(saved, new, strict=False):
+        if tuple(old_file) != tuple(new_file):
+            return f"{counts}; the first file that differs is {new_file[0]!r} here, {old_file[0]!r} in the state"
+    if len(saved) != len(new):
+        longer, which = (new, "here") if len(new) > len(saved) else (saved, "in the state")
+        return f"{counts}; {longer[min(len(saved), len(new))][0]!r} is only {which}"
+    return counts
+
+
+def _choose(name: str, given: Any, state: Mapping[str, Any] | None, default: Any) -> Any:
+    if state is None:
+        return default if given is None else given
+    if given is not None and given != state[name]:
+        raise StateMismatch(f"{name} is {given!r} here and {state[name]!r} in the state\nhint: leave {name} out to go on")
+    return state[name]
+
+
+def _position(given: Given, world_size: int, state: Mapping[str, Any] | None) -> Position:
+    """Where the run stands, with the history from the state and the sizes to come from the arguments."""
+    schedule = given.schedule
+    if given.batch_size is not None:
+        schedule = {0: given.batch_size * world_size}
+    if state is None:
+        if schedule is None:
+            raise ValueError("a batch size is missing: give batch_size= or global_batch_size=, or load a state")
+        steps, step, skipped = _core.Steps([(0, 0, schedule[0])]), 0, ()
+    else:
+        steps, step = steps_of(state["history"]), state["step"]
+        skipped = tuple((start, stop) for start, stop in state["skipped"])
+    if schedule is not None:
+        current = max(start for start in schedule if start <= step)
+        steps = steps.with_batch(step, schedule[current])
+        for start, batch in schedule.items():
+            if start > step:
+                steps = steps.with_batch(start, batch)
+    return Position(step, steps, skipped)

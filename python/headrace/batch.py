@@ -1,0 +1,91 @@
+"""What the training loop gets."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _core
+
+__all__ = ["Batch", "Source"]
+
+
+class Source(NamedTuple):
+    """A part of a row: `tokens` stored tokens of one document, from `first_token` on.
+
+    Tokens that packing adds (bos, eos) are not counted: a part that holds nothing else has 0 tokens.
+    """
+
+    file: str
+    row_group: int
+    row: int
+    first_token: int
+    tokens: int
+
+
+class Batch(Mapping[str, Any]):
+    """One rank's part of a global batch: names to arrays, and where it stands in the run.
+
+    The arrays are NumPy arrays over the memory that the core wrote them to. They may be changed, and live as long as
+    anything refers to them; then the memory is used again. `torch.from_dlpack`, `jax.dlpack.from_dlpack` and
+    `pyarrow.record_batch(batch)` take them without a copy.
+
+    With the default names a packed batch holds ``tokens`` (int32 or int64, (rows, seq_len + overlap)); with
+    boundaries also ``document_ids`` and ``position_ids`` (int32, the same shape), ``cu_seqlens`` (int32, (parts + 1,))
+    and ``max_seqlen`` (int); with ``remainder="pad"`` also ``loss_mask`` (uint8, the same shape: 1 for tokens).
+
+    Attributes:
+        step: the step, from 0 through the whole run.
+        epoch: the epoch of the global batch's first row.
+        rows: int64, (rows,): the number of each row in the run.
+    """
+
+    __slots__ = ("_arrays", "_core", "_make_state", "_names", "epoch", "rows", "step")
+
+    def __init__(self, core: _core.Batch, names: Mapping[str, str], make_state: Callable[[], dict[str, Any]]) -> None:
+        self.step = core.step
+        self.epoch = core.epoch
+        self.rows = np.array(core.rows, dtype=np.int64)
+        self._core = core
+        self._names = names
+        self._make_state = make_state
+        self._arrays: dict[str, Any] = {
+            names.get(name, name): np.asarray(memory) for name, memory in core.arrays()
+        }
+        if core.max_seqlen is not None:
+            self._arrays["max_seqlen"] = core.max_seqlen
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The state after this batch, as `DataLoader.state_dict` gives it; built when asked for."""
+        return self._make_state()
+
+    def sources(self) -> list[list[Source]]:
+        """For each row, the parts that it was packed from, in order. A row of padding has none."""
+        return [[Source(*part) for part in row] for row in self._core.sources()]
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._arrays[name]
+        except KeyError:
+            raise KeyError(f"{name!r}: this batch holds {', '.join(self._arrays)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """The arrays that have one entry a row, as a struct array by the Arrow PyCapsule interface, without a copy.
+
+        `requested_schema` is ignored, as the interface allows.
+        """
+        return self._core.arrow_c_array(list(self._names.items()))
+
+    def __repr__(self) -> str:
+        def show(value: Any) -> str:
+            return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else repr(value)
+
+        arrays = ", ".join(f"{name}: {show(value)}" for name, value in self._arrays.items())
+        return f"Batch(step={self.step}, epoch={self.epoch}, {arrays})"

@@ -1,0 +1,172 @@
+"""The saved form of where a run is: a small dict of plain JSON types.
+
+A state says which data (by digests), in which order (seed, lanes, window, order version), packed how, and how far.
+World size, batch memory, threads and the location of the data are not in it: they may change at any restart.
+"""
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, cast
+
+from . import _core
+from .errors import StateMismatch
+
+__all__ = ["State"]
+
+SCHEMA: Final = 1
+"""The version of the dict's layout."""
+
+ORDER: Final = _core.version()[1]
+"""The version of the order that this build gives (docs/order.md)."""
+
+_MAGIC: Final = b"HEADRACE"
+_HEADER: Final = struct.Struct("<8sIQ")
+_CHECKSUM_BYTES: Final = 16
+
+_KEYS: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "schema": int,
+    "order": int,
+    "kind": str,
+    "seed": int,
+    "shuffle": bool,
+    "lanes": int,
+    "window": int,
+    "step": int,
+    "position": int,
+    "history": list,
+    "skipped": list,
+    "pipeline": dict,
+    "sources": list,
+}
+
+
+class State:
+    """What can be done with saved states, which are plain dicts (see `DataLoader.state_dict`).
+
+    Example:
+        >>> state = State.from_bytes(State.to_bytes(saved))  # doctest: +SKIP
+    """
+
+    @staticmethod
+    def to_bytes(state: Mapping[str, Any]) -> bytes:
+        """A state as bytes for a file: magic, version, length, JSON, checksum.
+
+        Raises:
+            StateMismatch: if it is no state.
+        """
+        body = json.dumps(check_state(state), sort_keys=True, separators=(",", ":")).encode()
+        head = _HEADER.pack(_MAGIC, SCHEMA, len(body))
+        return head + body + _checksum(head + body)
+
+    @staticmethod
+    def from_bytes(data: bytes | bytearray | memoryview) -> dict[str, Any]:
+        """The state that `to_bytes` was given.
+
+        Raises:
+            StateMismatch: if the bytes are damaged, cut, of another version, or no state.
+        """
+        data = bytes(data)
+        if len(data) < _HEADER.size or not data.startswith(_MAGIC):
+            raise StateMismatch(f"no saved state: expected it to begin with {_MAGIC!r}, found {data[:8]!r}")
+        _, version, length = _HEADER.unpack_from(data)
+        wanted = _HEADER.size + length + _CHECKSUM_BYTES
+        if version != SCHEMA:
+            raise StateMismatch(f"saved state: expected schema version {SCHEMA}, found {version}")
+        if len(data) != wanted:
+            raise StateMismatch(f"saved state is damaged: expected {wanted} bytes, found {len(data)}")
+        if _checksum(data[:-_CHECKSUM_BYTES]) != data[-_CHECKSUM_BYTES:]:
+            raise StateMismatch("saved state is damaged: its checksum does not match")
+        return check_state(json.loads(data[_HEADER.size : -_CHECKSUM_BYTES]))
+
+    @staticmethod
+    def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """One whole state from those of all ranks.
+
+        The state of a counted pipeline is whole on each rank, so its parts must be equal.
+
+        Raises:
+            StateMismatch: if parts differ; it names the first difference.
+            ValueError: if there is no part.
+        """
+        states = [check_state(part) for part in parts]
+        if not states:
+            raise ValueError("State.merge needs at least one part, got none")
+        for number, state in enumerate(states[1:], 1):
+            for key in _KEYS:
+                if state[key] != states[0][key]:
+                    raise StateMismatch(
+                        f"parts 0 and {number} are not of one step of one run: "
+                        f"{key} is {states[0][key]!r} in the one and {state[key]!r} in the other"
+                    )
+        return states[0]
+
+
+def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a state whose form is right.
+
+    Raises:
+        StateMismatch: naming the first thing that is not.
+    """
+    if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise StateMismatch(f"no state: expected a dict, found {type(state).__name__}")
+    schema = state.get("schema")
+    if schema is None and "order" not in state:
+        raise StateMismatch(f"no state of headrace: expected the keys {', '.join(_KEYS)}; found {_keys(state)}")
+    if schema != SCHEMA:
+        raise StateMismatch(f"state: expected schema version {SCHEMA}, found {schema!r}")
+    if unknown := [key for key in state if key not in _KEYS]:
+        raise StateMismatch(f"state: unknown key {unknown[0]!r}; expected {', '.join(_KEYS)}")
+    for key, kind in _KEYS.items():
+        if key not in state:
+            raise StateMismatch(f"state: key {key!r} is missing")
+        value = state[key]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise StateMismatch(f"state: expected {key!r} to be {kind.__name__}, found {value!r}")  # type: ignore[union-attr]
+    if state["order"] != ORDER:
+        raise StateMismatch(f"state: this build gives order version {ORDER}, the state is of version {state['order']}")
+    if state["kind"] != "counted":
+        raise StateMismatch(f"state: expected kind 'counted', found {state['kind']!r}")
+    for key in ("seed", "step", "position"):
+        if not 0 <= state[key] < 2**64:
+            raise StateMismatch(f"state: expected {key!r} in 0..2**64, found {state[key]}")
+    for key in ("lanes", "window"):
+        if not 1 <= state[key] < 2**63:
+            raise StateMismatch(f"state: expected {key!r} to be at least 1, found {state[key]}")
+    _check_numbers(state["history"], "history", 3)
+    _check_numbers(state["skipped"], "skipped", 2)
+    steps = steps_of(state["history"])
+    if steps.row_of(state["step"]) != state["position"]:
+        raise StateMismatch(
+            f"state: by its history step {state['step']} begins with row {steps.row_of(state['step'])}, "
+            f"its position is {state['position']}"
+        )
+    return cast("dict[str, Any]", json.loads(json.dumps(dict(state))))
+
+
+def steps_of(history: Sequence[Sequence[int]]) -> _core.Steps:
+    """The steps that a history of (step, row, batch size) describes.
+
+    Raises:
+        StateMismatch: if it describes none.
+    """
+    try:
+        return _core.Steps([(step, row, batch) for step, row, batch in history])
+    except (ValueError, OverflowError) as error:
+        raise StateMismatch(f"state: {error}") from None
+
+
+def _check_numbers(rows: Sequence[Any], key: str, width: int) -> None:
+    for row in rows:
+        numbers = cast("list[Any]", row) if isinstance(row, list | tuple) else []
+        if len(numbers) != width or any(type(number) is not int or number < 0 for number in numbers):
+            raise StateMismatch(f"state: expected {key!r} to hold lists of {width} counts, found {row!r}")
+
+
+def _keys(state: Mapping[str, Any]) -> str:
+    return ", ".join(repr(key) for key in list(state)[:8]) or "none"
+
+
+def _checksum(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_CHECKSUM_BYTES).digest()

@@ -1,0 +1,94 @@
+"""headrace for PyTorch: batches as tensors, over the same memory."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, SupportsIndex
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset as _TorchIterableDataset
+from torch.utils.data import get_worker_info
+
+from .dataset import Dataset
+from .loader import DataLoader
+
+__all__ = ["IterableDataset"]
+
+
+class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
+    """A `headrace.DataLoader` in the form that PyTorch's own DataLoader takes: whole batches as dicts of tensors.
+
+    Pass ``batch_size=None`` and ``num_workers=0`` there: batches are made by threads of this process, and a worker
+    process would begin the whole run anew. Tensors share memory with the batch. `state_dict` and `load_state_dict` are
+    those of the loader, so that torchdata's StatefulDataLoader saves and resumes exactly.
+
+    The arguments are those of `headrace.DataLoader`, by keyword.
+
+    Attributes:
+        loader: the `headrace.DataLoader` that gives the batches.
+
+    Example:
+        >>> dataset = headrace.torch.IterableDataset(packed, global_batch_size=512)  # doctest: +SKIP
+        >>> loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=0)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        batch_size: SupportsIndex | None = None,
+        global_batch_size: SupportsIndex | Mapping[int, int] | None = None,
+        shuffle: bool | None = None,
+        seed: SupportsIndex | None = None,
+        window: SupportsIndex | None = None,
+        lanes: SupportsIndex | None = None,
+        rank: SupportsIndex | None = None,
+        world_size: SupportsIndex | None = None,
+        memory: str | SupportsIndex = "2GiB",
+        num_workers: SupportsIndex | None = None,
+        prefetch_factor: SupportsIndex = 2,
+        timeout: float = 0,
+        epochs: SupportsIndex | None = None,
+        remainder: Literal["drop", "pad"] = "drop",
+    ) -> None:
+        super().__init__()
+        self.loader = DataLoader(
+            dataset,
+            batch_size,
+            shuffle,
+            num_workers=num_workers,
+            timeout=timeout,
+            prefetch_factor=prefetch_factor,
+            global_batch_size=global_batch_size,
+            seed=seed,
+            window=window,
+            lanes=lanes,
+            rank=rank,
+            world_size=world_size,
+            memory=memory,
+            epochs=epochs,
+            remainder=remainder,
+        )
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if get_worker_info() is not None:
+            raise RuntimeError(
+                "headrace reads with threads of its own; in a worker process each worker would begin the whole run anew\n"
+                "hint: pass num_workers=0 to PyTorch's DataLoader, and num_workers=... to headrace"
+            )
+        for batch in self.loader:
+            yield {name: _tensor(value) for name, value in batch.items()}
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after the last batch that was given, see `headrace.DataLoader.state_dict`."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Goes on where a state was saved, see `headrace.DataLoader.load_state_dict`."""
+        self.loader.load_state_dict(state, strict=strict)
+
+
+def _tensor(value: Any) -> Any:
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
