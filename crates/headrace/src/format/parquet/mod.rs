@@ -3,6 +3,31 @@
 //! A *token column* is a leaf of integers that repeats once a row (a list, large list or fixed-size list; at any
 //! depth of structs). Its column chunk in one row group is described by a [`TokenChunk`], which holds all that is
 //! needed to decode it: footers are read once, when the dataset is indexed.
+//!
+//! [`footer`] finds the chunks, [`decoder`] reads them, and [`fallback`] reads the rare ones that it does not know.
+
+mod codec;
+pub mod decoder;
+mod delta;
+mod documents;
+pub mod fallback;
+mod flaw;
+pub mod footer;
+mod indices;
+mod levels;
+mod page;
+mod schema;
+mod thrift;
+mod unpack;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+pub use decoder::{ChunkDecoder, Delivered, Limits, Outcome, Progress, Unsupported, decode_stream};
+pub use footer::{ColumnFooter, FileFooter, RowGroupFooter};
+
+use crate::error::{Error, Place, Result};
 
 /// What a leaf's schema says about how its levels and values are to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,4 +72,14 @@ pub trait TokenSink {
     /// first is the rest of the document that the page before ended with. `values` holds the tokens of all, one
     /// after another, and is empty when only lengths were asked for.
     fn page(&mut self, continued: bool, lengths: &[u64], values: &[i32]) -> crate::Result<()>;
+}
+
+/// Checks what a decoder relies on, so that a chunk that no footer gave is an error and not a panic.
+fn check_shape(chunk: &TokenChunk, place: &Place) -> Result<()> {
+    let TokenShape { value_bytes, bits, max_def, list_def, .. } = chunk.shape;
+    let bits_fit = matches!((value_bytes, bits), (4, 8 | 16 | 32) | (8, 8 | 16 | 32 | 64));
+    if bits_fit && 0 < list_def && list_def <= max_def {
+        return Ok(());
+    }
+    Err(Error::data(place.clone(), format!("expected the shape of a token column, found {:?}", chunk.shape)))
 }
