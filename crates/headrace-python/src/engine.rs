@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use headrace::cancel::Cancel;
 use headrace::engine::{self, Next, Options};
@@ -148,7 +148,14 @@ pub(crate) fn sources(
 /// Stored bytes, decoded bytes of the largest window, and windows that a rank reads in one pass.
 #[pyfunction]
 #[pyo3(signature = (run, *, epoch, batch, world, rank))]
-pub(crate) fn report(py: Python<'_>, run: &Run, epoch: u64, batch: u64, world: u64, rank: u64) -> PyResult<(u64, u64, u64)> {
+pub(crate) fn report(
+    py: Python<'_>,
+    run: &Run,
+    epoch: u64,
+    batch: u64,
+    world: u64,
+    rank: u64,
+) -> PyResult<(u64, u64, u64)> {
     check_rank(world, rank)?;
     let report = py.detach(|| engine::report(&run.0, epoch, batch, world, rank)).map_err(to_python)?;
     Ok((report.bytes, report.window_bytes, report.windows))

@@ -1,16 +1,30 @@
 //! What a dataset holds: its files, row groups and token columns, read from footers once and cached.
 
+mod build;
+pub mod cache;
+mod column;
+mod count;
+mod facts;
+mod glob;
+mod identity;
+pub mod listing;
 mod progress;
+mod read;
+mod table;
 
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use std::collections::BTreeMap;
-
+pub use facts::ColumnFacts;
+pub use listing::IN_PLACE;
 pub use progress::{Phase, Progress};
 
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 use crate::format::parquet::TokenChunk;
 use crate::store::{Object, Store};
@@ -48,9 +62,9 @@ pub struct TokenColumn {
     pub name: String,
     /// One for each of [`Index::row_groups`], in the same order.
     pub chunks: Vec<TokenChunk>,
-    /// Tokens of each chunk.
+    /// Tokens of each chunk; [`UNKNOWN`] until [`Index::count`].
     pub tokens: Vec<u64>,
-    /// Documents with at least one token, of each chunk.
+    /// Documents with at least one token, of each chunk; [`UNKNOWN`] until [`Index::count`].
     pub documents: Vec<u64>,
 }
 
@@ -63,8 +77,11 @@ pub struct Index {
     pub files: Vec<FileEntry>,
     /// Their row groups, in storage order.
     pub row_groups: Vec<RowGroup>,
-    /// The columns that can be packed.
+    /// The columns that can be packed. One that some files lack is among them; [`Index::token_column`] refuses it.
     pub columns: Vec<TokenColumn>,
+    /// What went otherwise than planned and hinders nothing, such as a cache folder that cannot be written.
+    pub notes: Vec<String>,
+    home: build::Home,
 }
 
 /// How a dataset is to be opened.
@@ -109,37 +126,11 @@ pub const UNKNOWN: u64 = u64::MAX;
 impl Index {
     /// Lists `urls` and reads what is not saved of the footers below them.
     pub fn open(urls: &[String], options: &OpenOptions, cancel: &Cancel, progress: &Progress) -> Result<Self> {
-        let _ = (urls, options, cancel, progress);
-        Err(Error::Internal("not built yet".to_owned()))
-    }
-
-    /// Makes all counts of a column known: reads the levels of those chunks whose footers do not tell them, and
-    /// saves what it found. Call it before [`Self::token_column`]; it does nothing when all is known.
-    pub fn count(&mut self, column: &str, cancel: &Cancel, progress: &Progress) -> Result<()> {
-        let _ = (column, cancel, progress);
-        Err(Error::Internal("not built yet".to_owned()))
-    }
-
-    /// A column of which all counts are known and which every file has.
-    pub fn token_column(&self, column: &str) -> Result<&TokenColumn> {
-        let _ = column;
-        Err(Error::Internal("not built yet".to_owned()))
-    }
-
-    /// What tells this dataset from another, seen through one column.
-    pub fn identity(&self, column: &str) -> Result<Identity> {
-        let _ = column;
-        Err(Error::Internal("not built yet".to_owned()))
+        build::open(urls, options, cancel, progress)
     }
 
     /// The files, for saying what differs between two datasets.
     pub fn file_table(&self) -> &[FileEntry] {
         &self.files
-    }
-
-    /// Writes the index next to the data, as `_headrace/index.arrow` below the root.
-    pub fn save_in_place(&self, cancel: &Cancel) -> Result<()> {
-        let _ = cancel;
-        Err(Error::Internal("not built yet".to_owned()))
     }
 }

@@ -8,7 +8,7 @@ pub mod local;
 pub mod resolve;
 pub mod s3;
 mod stream;
-mod walk;
+pub(crate) mod walk;
 
 pub use stream::ByteStream;
 

@@ -58,16 +58,16 @@ impl ByteStream {
         }
     }
 
-    /// Appends whole blocks to `buffer` until it grew by at least `want` bytes or the range ends; returns by how
-    /// much it grew. Less than `want` means that the range has ended.
-    pub fn fill(&mut self, buffer: &mut Vec<u8>, want: usize) -> Result<usize> {
-        let before = buffer.len();
-        while buffer.len() - before < want {
+    /// Appends whole blocks until `buffer` holds at least `want` bytes or the range ends.
+    ///
+    /// What `buffer` held before counts, so that a reader can leave in it what it has not used.
+    pub fn fill(&mut self, buffer: &mut Vec<u8>, want: usize) -> Result<()> {
+        while buffer.len() < want {
             self.start();
             let Some((fetch, _)) = self.started.pop_front() else { break };
             self.cancel.check()?;
             fetch.wait_into(&self.cancel, buffer)?;
         }
-        Ok(buffer.len() - before)
+        Ok(())
     }
 }

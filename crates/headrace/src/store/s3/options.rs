@@ -151,12 +151,12 @@ impl S3Options {
             }
             // Two spellings of one setting would silently hide one of the values.
             let canonical = canonical(&key, short);
-            if let Some((_, other)) = explicit.insert(canonical, (key, value.clone())) {
-                if other != value {
-                    return Err(Error::Argument(format!(
-                        "storage_options: {name:?} is given twice, under two names, with different values"
-                    )));
-                }
+            if let Some((_, other)) = explicit.insert(canonical, (key, value.clone()))
+                && other != value
+            {
+                return Err(Error::Argument(format!(
+                    "storage_options: {name:?} is given twice, under two names, with different values"
+                )));
             }
         }
         Ok(Self { explicit, policy })
@@ -339,9 +339,9 @@ fn unknown(name: &str) -> Error {
     let short = lower.strip_prefix("aws_").unwrap_or(&lower);
     let mut near: Vec<(usize, &str)> = NAMES.iter().map(|known| (distance(short, known), *known)).collect();
     near.sort();
-    let limit = 2 + short.len() / 4;
-    let hint: Vec<String> =
-        near.iter().take(3).filter(|(d, _)| *d <= limit).map(|(_, known)| format!("{known:?}")).collect();
+    // At most two letters of five may differ.
+    let is_near = |(d, known): &&(usize, &str)| d * 5 <= known.len().max(short.len()) * 2;
+    let hint: Vec<String> = near.iter().take(3).filter(is_near).map(|(_, known)| format!("{known:?}")).collect();
     Error::Argument(if hint.is_empty() {
         format!("storage_options: unknown option {name:?} for s3\nhint: known are {}", NAMES.join(", "))
     } else {
