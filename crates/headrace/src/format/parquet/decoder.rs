@@ -1,14 +1,16 @@
 //! The streaming decoder of a token column's chunk: bytes in, documents out, page by page.
 //!
 //! It reads every page of a chunk and checks each count that it meets against what is there. Memory is bounded by
-//! [`Limits::page_bytes`] and by batches of fixed size, whatever the data declares. What it does not know (an old
-//! encoding of levels, a rare encoding of values) it names in [`Unsupported`]; [`super::fallback`] then goes on from
+//! [`Limits::page_bytes`] and by batches of fixed size, whatever the data declares. What it does not know (an
+//! encoding or codec that came later) it names in [`Unsupported`]; [`super::fallback`] then goes on from
 //! where it stopped.
+
+use std::borrow::Cow;
 
 use super::codec::{self, Codecs};
 use super::documents::{Batch, Counts, LevelFault, Levels};
 use super::flaw::{Flaw, flaw};
-use super::levels::{Runs, level_width};
+use super::levels::{Runs, from_bit_packed, level_width};
 use super::page::{MAX_HEADER_BYTES, PageHeader, PageKind, parse_header};
 use super::values::{Dictionary, Domain, ValueFault, Values, number};
 use super::{TokenChunk, TokenSink};
@@ -242,14 +244,9 @@ impl ChunkDecoder {
         match kind {
             PageKind::Other => {}
             PageKind::Dictionary { values, encoding } => self.dictionary_page(bytes, uncompressed, values, encoding)?,
-            PageKind::DataV1 { levels, encoding, def_encoding, rep_encoding } => {
-                for levels in [rep_encoding, def_encoding] {
-                    if levels != number::RLE {
-                        return Err(Fault::Unsupported(format!("levels of encoding {levels}")));
-                    }
-                }
+            PageKind::DataV1 { .. } => {
                 let mut body = std::mem::take(&mut self.body);
-                let done = self.data_v1(bytes, uncompressed, levels, encoding, &mut body, sink);
+                let done = self.data_v1(bytes, uncompressed, kind, &mut body, sink);
                 self.body = body;
                 done?;
             }
@@ -282,19 +279,22 @@ impl ChunkDecoder {
         &mut self,
         bytes: &[u8],
         size: usize,
-        count: u64,
-        encoding: i32,
+        kind: PageKind,
         body: &mut Vec<u8>,
         sink: &mut dyn TokenSink,
     ) -> Result<(), Fault> {
+        let PageKind::DataV1 { levels: count, encoding, def_encoding, rep_encoding } = kind else {
+            return Ok(());
+        };
         self.check_count(count, encoding)?;
         if count == 0 {
             return Ok(());
         }
         let data = decompress(&mut self.codecs, self.chunk.codec, bytes, size, body)?;
-        let (rep, data) = length_prefixed(data, "repetition levels")?;
-        let (def, values) = length_prefixed(data, "definition levels")?;
-        self.deliver(DataPage { count, rep, def, values, encoding, rows: None }, sink)
+        let width = level_width(self.chunk.shape.max_def);
+        let (rep, data) = levels_v1(data, rep_encoding, 1, count, "repetition levels")?;
+        let (def, values) = levels_v1(data, def_encoding, width, count, "definition levels")?;
+        self.deliver(DataPage { count, rep: &rep, def: &def, values, encoding, rows: None }, sink)
     }
 
     fn data_v2(
@@ -419,13 +419,31 @@ fn decompress<'a>(
     Ok(codecs.decompress(codec, bytes, size, body)?)
 }
 
-/// Splits off a section that follows its own length, in four bytes.
-fn length_prefixed<'a>(data: &'a [u8], name: &str) -> Result<(&'a [u8], &'a [u8]), Flaw> {
-    let Some((len, rest)) = data.split_first_chunk::<4>() else {
-        return Err(flaw!("expected the length of the {name}, found {} bytes", data.len()));
-    };
-    let len = u32::from_le_bytes(*len) as usize;
-    rest.split_at_checked(len).ok_or_else(|| flaw!("expected {len} bytes of {name}, found {}", rest.len()))
+/// Splits off a version 1 page's levels: runs that follow their own length, or bits packed the old way.
+fn levels_v1<'a>(
+    data: &'a [u8],
+    encoding: i32,
+    width: u32,
+    count: u64,
+    name: &str,
+) -> Result<(Cow<'a, [u8]>, &'a [u8]), Fault> {
+    match encoding {
+        number::RLE => {
+            let Some((len, rest)) = data.split_first_chunk::<4>() else {
+                return Err(flaw!("expected the length of the {name}, found {} bytes", data.len()).into());
+            };
+            let len = u32::from_le_bytes(*len) as usize;
+            let split = rest.split_at_checked(len);
+            let (levels, rest) = split.ok_or_else(|| flaw!("expected {len} bytes of {name}, found {}", rest.len()))?;
+            Ok((Cow::Borrowed(levels), rest))
+        }
+        number::BIT_PACKED => {
+            let (levels, len) = from_bit_packed(data, width, count)
+                .ok_or_else(|| flaw!("expected {count} packed {name}, found {} bytes", data.len()))?;
+            Ok((Cow::Owned(levels), data.get(len..).unwrap_or_default()))
+        }
+        other => Err(Fault::Unsupported(format!("{name} of encoding {other}"))),
+    }
 }
 
 /// Decodes a whole chunk, asking `fill` for bytes as they are needed.

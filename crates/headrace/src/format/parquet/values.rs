@@ -10,6 +10,7 @@ pub(super) mod number {
     pub(crate) const PLAIN: i32 = 0;
     pub(crate) const PLAIN_DICTIONARY: i32 = 2;
     pub(crate) const RLE: i32 = 3;
+    pub(crate) const BIT_PACKED: i32 = 4;
     pub(crate) const DELTA_BINARY_PACKED: i32 = 5;
     pub(crate) const RLE_DICTIONARY: i32 = 8;
     pub(crate) const BYTE_STREAM_SPLIT: i32 = 9;
