@@ -283,7 +283,10 @@ impl Reading<'_> {
             None => match column.statistics().and_then(|statistics| statistics.null_count_opt()) {
                 // More nulls than rows: some stand inside lists, which the decoder is going to refuse.
                 Some(nulls) if counts_empty && nulls <= rows => {
-                    (levels.checked_sub(nulls), (nulls == 0).then_some(rows))
+                    let tokens = levels.checked_sub(nulls);
+                    // Which of the nulls are documents shows only where all or none of them are.
+                    let documents = if nulls == 0 { Some(rows) } else { tokens.filter(|tokens| *tokens == 0) };
+                    (tokens, documents)
                 }
                 _ => (None, None),
             },

@@ -160,6 +160,7 @@ pub(super) fn varint(data: &[u8], at: usize) -> Option<(u64, usize)> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 mod tests {
     use super::*;
 

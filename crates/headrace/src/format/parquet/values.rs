@@ -266,7 +266,7 @@ impl<'a> Values<'a> {
         Ok(match encoding {
             number::PLAIN => Self::Plain(Plain { data, bytes, domain }),
             number::BYTE_STREAM_SPLIT => {
-                if data.len() % usize::from(bytes.max(1)) != 0 {
+                if !data.len().is_multiple_of(usize::from(bytes.max(1))) {
                     return Err(flaw!("expected values of {bytes} bytes, found {} bytes", data.len()));
                 }
                 Self::Split(Split { data, at: 0, bytes, domain })

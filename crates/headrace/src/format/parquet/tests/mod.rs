@@ -2,6 +2,7 @@
 
 mod build;
 mod damage;
+
 mod files;
 mod pages;
 
