@@ -147,7 +147,8 @@ impl Assembler {
             let part: Vec<LaneTask> = lanes.by_ref().take(share).collect();
             let (run, windows, report) = (Arc::clone(&self.run), windows.clone(), report.clone());
             pool.urgent(move |_| {
-                let write = || part.into_iter().map(|lane| write_lane(&run, &windows, lane)).collect::<Result<Vec<_>>>();
+                let write =
+                    || part.into_iter().map(|lane| write_lane(&run, &windows, lane)).collect::<Result<Vec<_>>>();
                 // The receiver waits for all reports.
                 drop(report.send(guarded(write)));
             });

@@ -88,9 +88,8 @@ impl Shares {
         // One more is being assembled.
         let batches = Assembler::bytes(run, rows) * (options.prefetch as u64 + 1);
         let workers = options.workers as u64;
-        let fixed = |block: u64| {
-            batches + workers * Scratch::bytes(block as usize) + Reading::ahead_bytes(run, block as usize)
-        };
+        let fixed =
+            |block: u64| batches + workers * Scratch::bytes(block as usize) + Reading::ahead_bytes(run, block as usize);
         let block = (options.memory / 8 / (3 * workers)).clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
         let (needed, available) = (fixed(block), options.memory);
         if needed > available {

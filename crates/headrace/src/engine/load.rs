@@ -44,7 +44,14 @@ impl Reading {
         let group = run.index().row_groups[plan.chunk as usize];
         let object = run.index().files[group.file as usize].object.clone();
         let chunk = run.chunk(plan.chunk);
-        ByteStream::new(store, object, chunk.start..chunk.start + chunk.len, self.block as u64, ahead, self.cancel.clone())
+        ByteStream::new(
+            store,
+            object,
+            chunk.start..chunk.start + chunk.len,
+            self.block as u64,
+            ahead,
+            self.cancel.clone(),
+        )
     }
 }
 
@@ -92,7 +99,14 @@ struct State {
 
 impl Loading {
     /// Queues the decoding of a window's chunks.
-    pub fn start(run: &Arc<Run>, plan: WindowPlan, layout: WindowLayout, room: Room, pool: &Pool, reading: &Reading) -> Self {
+    pub fn start(
+        run: &Arc<Run>,
+        plan: WindowPlan,
+        layout: WindowLayout,
+        room: Room,
+        pool: &Pool,
+        reading: &Reading,
+    ) -> Self {
         let (Room::Anonymous(arena) | Room::Spilled(arena)) = room;
         let (slots, pieces) = layout.carve(&arena);
         let count = slots.len();
@@ -103,7 +117,8 @@ impl Loading {
         });
         let chunks: Arc<[ChunkPlan]> = plan.chunks.as_slice().into();
         for (number, slots) in slots.into_iter().enumerate() {
-            let (run, shared, chunks, reading) = (Arc::clone(run), Arc::clone(&shared), Arc::clone(&chunks), reading.clone());
+            let (run, shared, chunks, reading) =
+                (Arc::clone(run), Arc::clone(&shared), Arc::clone(&chunks), reading.clone());
             pool.regular(move |scratch| {
                 let docs = guarded(|| {
                     reading.cancel.check()?;

@@ -124,11 +124,8 @@ impl Window {
 
     fn slice(&self, lane: u64) -> Slice {
         let range = self.plan.span.slice(lane);
-        let documents = if range.is_empty() {
-            0..0
-        } else {
-            self.document_at(range.start)..self.document_at(range.end - 1) + 1
-        };
+        let documents =
+            if range.is_empty() { 0..0 } else { self.document_at(range.start)..self.document_at(range.end - 1) + 1 };
         Slice { range, documents }
     }
 

@@ -46,7 +46,8 @@ impl Steps {
         }
         for pair in segments.windows(2) {
             let row = pair[1].step.checked_sub(pair[0].step).filter(|&steps| steps > 0);
-            let row = row.and_then(|steps| steps.checked_mul(pair[0].batch)).and_then(|rows| rows.checked_add(pair[0].row));
+            let row =
+                row.and_then(|steps| steps.checked_mul(pair[0].batch)).and_then(|rows| rows.checked_add(pair[0].row));
             if row != Some(pair[1].row) {
                 return wrong(format!("{:?} cannot be followed by {:?}", pair[0], pair[1]));
             }
