@@ -7,7 +7,7 @@
 //! key.
 //!
 //! Every read is cut into pieces, each one request that is read to its end at once, repeated and continued here
-//! (see [`retry`]). The entity tag of the listing is sent with each, so all bytes are of one version of the object.
+//! (see `retry`). The entity tag of the listing is sent with each, so all bytes are of one version of the object.
 
 mod observe;
 mod options;
