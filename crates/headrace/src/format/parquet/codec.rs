@@ -158,6 +158,7 @@ fn lz4_hadoop(mut input: &[u8], target: &mut [u8]) -> Option<usize> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 mod tests {
     use super::*;
 

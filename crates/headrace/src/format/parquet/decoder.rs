@@ -1,16 +1,16 @@
 //! The streaming decoder of a token column's chunk: bytes in, documents out, page by page.
 //!
 //! It reads every page of a chunk and checks each count that it meets against what is there. Memory is bounded by
-//! [`Limits::page_bytes`] and by batches of fixed size, whatever the data declares. What it does not know (an old
-//! encoding of levels, a rare encoding of values) it names in [`Unsupported`]; [`super::fallback`] then goes on from
+//! [`Limits::page_bytes`] and by batches of fixed size, whatever the data declares. What it does not know (an
+//! encoding or codec that came later) it names in [`Unsupported`]; [`super::fallback`] then goes on from
 //! where it stopped.
 
-use super::codec::{self, Codecs};
-use super::documents::{Batch, Counts, LevelFault, Levels};
+use super::codec::Codecs;
+use super::data::Fault;
+use super::documents::{Batch, Counts};
 use super::flaw::{Flaw, flaw};
-use super::levels::{Runs, level_width};
 use super::page::{MAX_HEADER_BYTES, PageHeader, PageKind, parse_header};
-use super::values::{Dictionary, Domain, ValueFault, Values, number};
+use super::values::Dictionary;
 use super::{TokenChunk, TokenSink};
 use crate::error::{Error, Place, Result};
 
@@ -68,52 +68,19 @@ pub enum Outcome {
 /// Decodes chunks one after another, and keeps its buffers between them.
 pub struct ChunkDecoder {
     limits: Limits,
-    chunk: TokenChunk,
+    pub(super) chunk: TokenChunk,
     place: Place,
-    lengths_only: bool,
+    pub(super) lengths_only: bool,
     /// Bytes of the chunk consumed so far.
     offset: u64,
-    counts: Counts,
-    has_dictionary: bool,
-    dictionary: Dictionary,
-    codecs: Codecs,
+    pub(super) counts: Counts,
+    pub(super) has_dictionary: bool,
+    pub(super) dictionary: Dictionary,
+    pub(super) codecs: Codecs,
     /// The current page, decompressed.
-    body: Vec<u8>,
-    batch: Batch,
-    values: Vec<i32>,
-}
-
-/// Why a page could not be read.
-enum Fault {
-    /// What is wrong with its bytes, and in which row if known.
-    Flaw(Flaw, Option<u64>),
-    /// What is not known here.
-    Unsupported(String),
-    /// An error that needs no place: the sink's, or a limit.
-    Error(Error),
-}
-
-impl From<Flaw> for Fault {
-    fn from(flaw: Flaw) -> Self {
-        Self::Flaw(flaw, None)
-    }
-}
-
-impl From<LevelFault> for Fault {
-    fn from(fault: LevelFault) -> Self {
-        Self::Flaw(fault.flaw, fault.row)
-    }
-}
-
-/// A data page with its levels found and its values still to be decoded.
-struct DataPage<'a> {
-    count: u64,
-    rep: &'a [u8],
-    def: &'a [u8],
-    values: &'a [u8],
-    encoding: i32,
-    /// Rows, where the page says how many.
-    rows: Option<u64>,
+    pub(super) body: Vec<u8>,
+    pub(super) batch: Batch,
+    pub(super) values: Vec<i32>,
 }
 
 impl ChunkDecoder {
@@ -242,14 +209,9 @@ impl ChunkDecoder {
         match kind {
             PageKind::Other => {}
             PageKind::Dictionary { values, encoding } => self.dictionary_page(bytes, uncompressed, values, encoding)?,
-            PageKind::DataV1 { levels, encoding, def_encoding, rep_encoding } => {
-                for levels in [rep_encoding, def_encoding] {
-                    if levels != number::RLE {
-                        return Err(Fault::Unsupported(format!("levels of encoding {levels}")));
-                    }
-                }
+            PageKind::DataV1 { .. } => {
                 let mut body = std::mem::take(&mut self.body);
-                let done = self.data_v1(bytes, uncompressed, levels, encoding, &mut body, sink);
+                let done = self.data_v1(bytes, uncompressed, kind, &mut body, sink);
                 self.body = body;
                 done?;
             }
@@ -262,132 +224,6 @@ impl ChunkDecoder {
         }
         Ok(Step::Page(whole))
     }
-
-    fn dictionary_page(&mut self, bytes: &[u8], size: usize, entries: u64, encoding: i32) -> Result<(), Fault> {
-        if self.has_dictionary || self.counts.levels > 0 {
-            return Err(flaw!("expected one dictionary page before all data pages, found another").into());
-        }
-        if !matches!(encoding, number::PLAIN | number::PLAIN_DICTIONARY) {
-            return Err(Fault::Unsupported(format!("a dictionary of encoding {encoding}")));
-        }
-        self.has_dictionary = true;
-        if self.lengths_only {
-            return Ok(());
-        }
-        let data = decompress(&mut self.codecs, self.chunk.codec, bytes, size, &mut self.body)?;
-        Ok(self.dictionary.load(data, entries, &self.chunk.shape)?)
-    }
-
-    fn data_v1(
-        &mut self,
-        bytes: &[u8],
-        size: usize,
-        count: u64,
-        encoding: i32,
-        body: &mut Vec<u8>,
-        sink: &mut dyn TokenSink,
-    ) -> Result<(), Fault> {
-        self.check_count(count, encoding)?;
-        if count == 0 {
-            return Ok(());
-        }
-        let data = decompress(&mut self.codecs, self.chunk.codec, bytes, size, body)?;
-        let (rep, data) = length_prefixed(data, "repetition levels")?;
-        let (def, values) = length_prefixed(data, "definition levels")?;
-        self.deliver(DataPage { count, rep, def, values, encoding, rows: None }, sink)
-    }
-
-    fn data_v2(
-        &mut self,
-        bytes: &[u8],
-        size: usize,
-        kind: PageKind,
-        body: &mut Vec<u8>,
-        sink: &mut dyn TokenSink,
-    ) -> Result<(), Fault> {
-        let PageKind::DataV2 { levels: count, rows, encoding, def_bytes, rep_bytes, is_compressed } = kind else {
-            return Ok(());
-        };
-        self.check_count(count, encoding)?;
-        let level_bytes = rep_bytes + def_bytes;
-        let (Some(size), Some((levels, packed))) = (size.checked_sub(level_bytes), bytes.split_at_checked(level_bytes))
-        else {
-            let (most, found) = (size.min(bytes.len()), level_bytes);
-            return Err(flaw!("expected at most {most} bytes of levels, found {found}").into());
-        };
-        let (rep, def) = levels.split_at(rep_bytes);
-        let values = match (self.lengths_only, is_compressed) {
-            (true, _) => &[],
-            (false, true) => decompress(&mut self.codecs, self.chunk.codec, packed, size, body)?,
-            (false, false) if packed.len() == size => packed,
-            (false, false) => return Err(flaw!("expected {size} bytes of values, found {}", packed.len()).into()),
-        };
-        self.deliver(DataPage { count, rep, def, values, encoding, rows: Some(rows) }, sink)
-    }
-
-    /// Checks a data page's number of levels, and that its encoding is known.
-    fn check_count(&self, count: u64, encoding: i32) -> Result<(), Fault> {
-        let left = self.chunk.levels - self.counts.levels;
-        if count > left {
-            let all = self.chunk.levels;
-            return Err(flaw!("expected {left} more levels of the column chunk's {all}, found {count}").into());
-        }
-        if !self.lengths_only && !Values::knows(encoding) {
-            return Err(Fault::Unsupported(format!("values of encoding {encoding}")));
-        }
-        Ok(())
-    }
-
-    /// Hands a data page's documents to the sink, batch by batch.
-    fn deliver(&mut self, page: DataPage<'_>, sink: &mut dyn TokenSink) -> Result<(), Fault> {
-        let shape = self.chunk.shape;
-        let rep = Runs::new(page.rep, 1, page.count);
-        let def = Runs::new(page.def, level_width(shape.max_def), page.count);
-        let mut levels = Levels::new(rep, def, page.count, &shape, self.chunk.rows);
-        let rows_before = self.counts.rows;
-        if page.rows.is_some() && !levels.is_empty() && !levels.begins_row()? {
-            return Err(flaw!("expected a version 2 page to begin with a row, found the rest of one").into());
-        }
-        let mut values = None;
-        while !levels.is_empty() {
-            let row = self.counts.rows;
-            let mut counts = self.counts;
-            levels.next_batch(&mut counts, &mut self.batch)?;
-            self.values.clear();
-            if self.batch.tokens > 0 && !self.lengths_only {
-                let values = match &mut values {
-                    Some(values) => values,
-                    none => none.insert(self.values_of(page.values, page.encoding)?),
-                };
-                let row = if self.batch.continued { row.saturating_sub(1) } else { row };
-                match values.read(self.batch.tokens as usize, &self.dictionary, &mut self.values) {
-                    Ok(()) => {}
-                    Err(ValueFault::Flaw(flaw)) => return Err(flaw.into()),
-                    Err(ValueFault::Range { index, raw }) => {
-                        let row = row + self.batch.row_of(index as u64);
-                        return Err(Fault::Flaw(Flaw(Domain::of(&shape).refusal(raw)), Some(row)));
-                    }
-                }
-            }
-            self.counts = counts;
-            sink.page(self.batch.continued, &self.batch.lengths, &self.values).map_err(Fault::Error)?;
-        }
-        let rows = self.counts.rows - rows_before;
-        if page.rows.is_some_and(|wanted| wanted != rows) {
-            return Err(flaw!("expected {} rows in the page, found {rows}", page.rows.unwrap_or_default()).into());
-        }
-        match values {
-            Some(values) => Ok(values.finish()?),
-            None => Ok(()),
-        }
-    }
-
-    fn values_of<'a>(&self, data: &'a [u8], encoding: i32) -> Result<Values<'a>, Fault> {
-        if matches!(encoding, number::PLAIN_DICTIONARY | number::RLE_DICTIONARY) && !self.has_dictionary {
-            return Err(flaw!("expected a dictionary page before a dictionary-encoded page, found none").into());
-        }
-        Ok(Values::new(data, encoding, &self.chunk.shape)?)
-    }
 }
 
 /// What became of a page.
@@ -396,36 +232,6 @@ enum Step {
     Page(usize),
     /// It is not whole: bytes that it needs.
     Want(usize),
-}
-
-/// The page's bytes, decompressed into `body` unless they are not compressed.
-fn decompress<'a>(
-    codecs: &mut Codecs,
-    codec: u8,
-    bytes: &'a [u8],
-    size: usize,
-    body: &'a mut Vec<u8>,
-) -> Result<&'a [u8], Fault> {
-    // Nothing is nothing in every codec: a dictionary of no entries, a page of nulls.
-    if size == 0 {
-        return Ok(&[]);
-    }
-    if codec::name(codec).is_none() {
-        return Err(Fault::Unsupported(format!("compression codec {codec}")));
-    }
-    if codec == codec::number::NONE && bytes.len() == size {
-        return Ok(bytes);
-    }
-    Ok(codecs.decompress(codec, bytes, size, body)?)
-}
-
-/// Splits off a section that follows its own length, in four bytes.
-fn length_prefixed<'a>(data: &'a [u8], name: &str) -> Result<(&'a [u8], &'a [u8]), Flaw> {
-    let Some((len, rest)) = data.split_first_chunk::<4>() else {
-        return Err(flaw!("expected the length of the {name}, found {} bytes", data.len()));
-    };
-    let len = u32::from_le_bytes(*len) as usize;
-    rest.split_at_checked(len).ok_or_else(|| flaw!("expected {len} bytes of {name}, found {}", rest.len()))
 }
 
 /// Decodes a whole chunk, asking `fill` for bytes as they are needed.

@@ -57,7 +57,7 @@ impl<'a> Delta<'a> {
         delta.left = delta.number()?;
         delta.last = delta.signed()?;
         delta.mini_values = block_values.checked_div(delta.minis).unwrap_or_default();
-        let whole = delta.mini_values * delta.minis == block_values && delta.mini_values % 32 == 0;
+        let whole = delta.mini_values * delta.minis == block_values && delta.mini_values.is_multiple_of(32);
         if delta.mini_values == 0 || !whole || block_values > u64::from(u32::MAX) {
             let minis = delta.minis;
             return Err(flaw!(
@@ -174,6 +174,7 @@ impl<'a> Delta<'a> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 mod tests {
     use super::*;
 

@@ -1,5 +1,8 @@
-//! The same documents by way of the `parquet` crate: slower, and with the whole chunk in memory, but it knows what the
-//! fast path does not (levels that are bit-packed the old way, for one).
+//! The same documents by way of the `parquet` crate: slower, and with the whole chunk in memory, but it comes to know
+//! encodings and codecs that the fast path does not. The tests use it as a second opinion.
+//!
+//! One thing only the fast path knows: levels that are bit-packed the old way. The crate reads their bits in the wrong
+//! order and would give other documents, so that they are refused here.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,7 +18,7 @@ use bytes::Bytes;
 
 use super::decoder::{Delivered, Limits};
 use super::page::{PageKind, parse_header};
-use super::values::Domain;
+use super::values::{Domain, number};
 use super::{TokenChunk, TokenShape, TokenSink};
 use crate::error::{Error, Place, Result};
 
@@ -71,6 +74,9 @@ fn check_pages(chunk: &TokenChunk, place: &Place, bytes: &[u8], limits: Limits) 
             .map_err(|flaw| fail(flaw.0))?
             .ok_or_else(|| fail("expected a page header, found the end of the column chunk".to_owned()))?;
         let levels = match header.kind {
+            PageKind::DataV1 { def_encoding, rep_encoding, .. } if [def_encoding, rep_encoding] != [number::RLE; 2] => {
+                return Err(fail("expected levels that are encoded as runs, found another encoding".to_owned()));
+            }
             PageKind::DataV1 { levels, .. } | PageKind::DataV2 { levels, .. } => levels,
             PageKind::Dictionary { .. } | PageKind::Other => 0,
         };

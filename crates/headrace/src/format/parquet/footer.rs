@@ -230,10 +230,11 @@ impl Reading<'_> {
     fn range(&self, column: &ColumnChunkMetaData, place: &Place) -> Result<(u64, u64)> {
         let len = count(column.compressed_size(), "bytes of a column chunk", place)?;
         let data = count(column.data_page_offset(), "the offset of a page", place)?;
-        // An offset of 0 is the file's magic number: some writers mean by it that there is no dictionary.
         let dictionary = column.dictionary_page_offset().unwrap_or_default();
         let dictionary = count(dictionary, "the offset of a dictionary page", place)?;
-        let start = if dictionary == 0 { data } else { dictionary.min(data) };
+        // At offset 0 lies the file's magic number: some writers mean by it that there is no dictionary, some (for a
+        // chunk of no rows) that there are no data pages.
+        let start = [data, dictionary].into_iter().filter(|offset| *offset > 0).min().unwrap_or_default();
         if len == 0 {
             return Ok((start.min(self.data_end), 0));
         }
@@ -282,7 +283,10 @@ impl Reading<'_> {
             None => match column.statistics().and_then(|statistics| statistics.null_count_opt()) {
                 // More nulls than rows: some stand inside lists, which the decoder is going to refuse.
                 Some(nulls) if counts_empty && nulls <= rows => {
-                    (levels.checked_sub(nulls), (nulls == 0).then_some(rows))
+                    let tokens = levels.checked_sub(nulls);
+                    // Which of the nulls are documents shows only where all or none of them are.
+                    let documents = if nulls == 0 { Some(rows) } else { tokens.filter(|tokens| *tokens == 0) };
+                    (tokens, documents)
                 }
                 _ => (None, None),
             },

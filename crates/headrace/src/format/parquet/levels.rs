@@ -103,6 +103,31 @@ impl<'a> Runs<'a> {
     }
 }
 
+/// Turns levels that are bit-packed the old way (from each byte's highest bit on, without runs) into one packed run.
+///
+/// `None` if `data` does not hold `count` of them; else they take `count * width` bits of it, rounded up to bytes.
+pub(super) fn from_bit_packed(data: &[u8], width: u32, count: u64) -> Option<(Vec<u8>, usize)> {
+    let bits = usize::try_from(count.checked_mul(u64::from(width))?).ok()?;
+    let data = data.get(..bits.div_ceil(8))?;
+    let mut run = Vec::with_capacity(data.len() + 8);
+    let mut header = count.div_ceil(8) << 1 | 1;
+    while header >= 0x80 {
+        run.push(header as u8 | 0x80);
+        header >>= 7;
+    }
+    run.push(header as u8);
+    let start = run.len();
+    run.resize(start + data.len(), 0);
+    // The bits of a level change order, so that the lowest comes first; their places do not.
+    for bit in 0..bits {
+        let (level, digit) = (bit / width as usize, bit % width as usize);
+        let from = level * width as usize + (width as usize - 1 - digit);
+        let value = data[from / 8] >> (7 - from % 8) & 1;
+        run[start + bit / 8] |= value << (bit % 8);
+    }
+    Some((run, data.len()))
+}
+
 /// Bits that a level from 0 to `max` takes.
 pub(super) fn level_width(max: i16) -> u32 {
     16 - max.max(0).leading_zeros()
@@ -135,6 +160,7 @@ pub(super) fn varint(data: &[u8], at: usize) -> Option<(u64, usize)> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 mod tests {
     use super::*;
 
@@ -201,6 +227,16 @@ mod tests {
         assert!(runs(&[0x06, 0x02], 1, 3).is_err(), "a level of two bits");
         assert!(runs(&[0x05, 0xff, 0xff], 2, 13).is_err(), "packed levels that are not there");
         assert!(runs(&[0xff, 0xff, 0xff, 0xff, 0xff], 1, 1).is_err(), "a number that is too long");
+    }
+
+    #[test]
+    fn levels_packed_the_old_way() {
+        // The values 0 to 7 of the format's own description, and what is not theirs.
+        let (run, len) = from_bit_packed(&[0b0000_0101, 0b0011_1001, 0b0111_0111, 0xff], 3, 8).unwrap();
+        assert_eq!((run, len), (vec![0x03, 0b1000_1000, 0b1100_0110, 0b1111_1010], 3));
+        let (run, len) = from_bit_packed(&[0b1100_0000, 0xff], 1, 3).unwrap();
+        assert_eq!((runs(&run, 1, 3).unwrap(), len), (vec![(1, 2), (0, 1)], 1));
+        assert_eq!(from_bit_packed(&[0; 2], 3, 6), None);
     }
 
     #[test]

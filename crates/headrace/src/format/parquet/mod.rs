@@ -7,6 +7,7 @@
 //! [`footer`] finds the chunks, [`decoder`] reads them, and [`fallback`] reads the rare ones that it does not know.
 
 mod codec;
+mod data;
 pub mod decoder;
 mod delta;
 mod documents;
@@ -22,6 +23,7 @@ mod unpack;
 mod values;
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 mod tests;
 
 pub use decoder::{ChunkDecoder, Delivered, Limits, Outcome, Progress, Unsupported, decode_stream};

@@ -124,6 +124,7 @@ fn size(value: i64, name: &str) -> Checked<usize> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 mod tests {
     use super::*;
 

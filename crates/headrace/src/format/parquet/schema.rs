@@ -208,19 +208,23 @@ fn describe_leaf(leaf: &Type) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 mod tests {
     use ::parquet::schema::parser::parse_message_type;
 
     use super::*;
 
-    fn found(message: &str) -> Vec<(String, String, Option<(u8, u8, bool, i16, i16)>)> {
+    /// Bytes, bits, sign, and the two levels of a shape.
+    type Shape = Option<(u8, u8, bool, i16, i16)>;
+
+    fn found(message: &str) -> Vec<(String, String, Shape)> {
         let root = parse_message_type(message).unwrap();
         let shape = |s: TokenShape| (s.value_bytes, s.bits, s.signed, s.max_def, s.list_def);
         leaves(&root).into_iter().map(|leaf| (leaf.name, leaf.kind, leaf.shape.map(shape))).collect()
     }
 
     #[track_caller]
-    fn one(message: &str, name: &str, kind: &str, shape: Option<(u8, u8, bool, i16, i16)>) {
+    fn one(message: &str, name: &str, kind: &str, shape: Shape) {
         let message = format!("message m {{ {message} }}");
         assert_eq!(found(&message), [(name.to_owned(), kind.to_owned(), shape)], "{message}");
     }

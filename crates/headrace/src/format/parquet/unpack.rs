@@ -40,6 +40,7 @@ fn unpack<const WIDTH: usize>(data: &[u8], out: &mut [u32; 32]) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 mod tests {
     use super::*;
 

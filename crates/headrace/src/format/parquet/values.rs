@@ -10,6 +10,7 @@ pub(super) mod number {
     pub(crate) const PLAIN: i32 = 0;
     pub(crate) const PLAIN_DICTIONARY: i32 = 2;
     pub(crate) const RLE: i32 = 3;
+    pub(crate) const BIT_PACKED: i32 = 4;
     pub(crate) const DELTA_BINARY_PACKED: i32 = 5;
     pub(crate) const RLE_DICTIONARY: i32 = 8;
     pub(crate) const BYTE_STREAM_SPLIT: i32 = 9;
@@ -265,7 +266,7 @@ impl<'a> Values<'a> {
         Ok(match encoding {
             number::PLAIN => Self::Plain(Plain { data, bytes, domain }),
             number::BYTE_STREAM_SPLIT => {
-                if data.len() % usize::from(bytes.max(1)) != 0 {
+                if !data.len().is_multiple_of(usize::from(bytes.max(1))) {
                     return Err(flaw!("expected values of {bytes} bytes, found {} bytes", data.len()));
                 }
                 Self::Split(Split { data, at: 0, bytes, domain })
