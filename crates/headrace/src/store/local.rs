@@ -4,7 +4,7 @@
 //! that is replaced or written to while a run goes on is noticed, and no table of open files grows with the
 //! dataset. Reads happen on the thread that waits for them.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -167,6 +167,9 @@ struct LocalRead {
 impl LocalRead {
     fn check(&self, file: &File) -> Result<()> {
         let metadata = file.metadata().map_err(|e| io_error(&self.path, "open", &e))?;
+        if !metadata.is_file() {
+            return Err(not_a_file(&self.path));
+        }
         let time = modified(&metadata);
         if metadata.len() == self.size && self.modified.is_none_or(|wanted| wanted == time) {
             return Ok(());
@@ -180,7 +183,7 @@ impl LocalRead {
 
     fn read(&self, cancel: &Cancel, buffer: &mut Vec<u8>) -> Result<()> {
         cancel.check()?;
-        let file = open_regular(&self.path)?;
+        let file = open_file(&self.path)?;
         self.check(&file)?;
         let Range { start, end } = self.range;
         let len = end.saturating_sub(start);
@@ -217,15 +220,11 @@ impl Pending for LocalRead {
 }
 
 /// Opens a file for reading without ever waiting for a pipe's other end.
-fn open_regular(path: &Path) -> Result<File> {
+fn open_file(path: &Path) -> Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
-    let file = fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-        .open(path)
-        .map_err(|e| io_error(path, "open", &e))?;
-    let metadata: Metadata = file.metadata().map_err(|e| io_error(path, "open", &e))?;
-    if metadata.is_file() { Ok(file) } else { Err(not_a_file(path)) }
+    let mut options = fs::OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
+    options.open(path).map_err(|e| io_error(path, "open", &e))
 }
 
 fn describe(size: u64, modified: Option<i64>) -> String {

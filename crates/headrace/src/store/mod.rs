@@ -10,6 +10,9 @@ pub mod s3;
 mod stream;
 pub(crate) mod walk;
 
+#[cfg(test)]
+mod tests;
+
 pub use stream::ByteStream;
 
 use std::fmt;

@@ -387,3 +387,18 @@ fn s3_no_server_fails_soon() {
     assert_eq!((fault, attempts), (StoreFault::Unavailable, 4), "{message}");
     assert!(start.elapsed() < Duration::from_secs(10) && message.contains("refused"), "{message}");
 }
+
+#[test]
+fn s3_without_credentials_says_what_to_set() {
+    // The service that gives a machine its credentials is looked for where nothing listens.
+    let pairs = [("endpoint_url", "http://127.0.0.1:9"), ("metadata_endpoint", "http://127.0.0.1:9")];
+    let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let store = S3Store::new("data", "", S3Options::parse(&pairs).expect("options")).expect("store");
+    let start = Instant::now();
+    let (fault, _, message) = fault_of(store.head("x", &Cancel::new()));
+    // Where the variables are set, the server is not reached instead.
+    if std::env::var_os("AWS_ACCESS_KEY_ID").is_none() {
+        assert!(fault == StoreFault::Denied && message.contains("hint: set AWS_ACCESS_KEY_ID"), "{message}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(10));
+}

@@ -7,7 +7,7 @@
 //! key.
 //!
 //! Every read is cut into pieces, each one request that is read to its end at once, repeated and continued here
-//! (see [`retry`]). The entity tag of the listing is sent with each, so all bytes are of one version of the object.
+//! (see `retry`). The entity tag of the listing is sent with each, so all bytes are of one version of the object.
 
 mod observe;
 mod options;
@@ -18,6 +18,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
@@ -30,7 +31,7 @@ pub use options::S3Options;
 
 use self::observe::{Notes, addressable};
 use self::options::Client;
-use self::retry::{Attempts, Failure, Kind, innermost};
+use self::retry::{Attempts, Failure, Kind, MIN_RATE, innermost};
 use self::runtime::{Task, permits};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result, StoreFault};
@@ -101,7 +102,7 @@ impl S3Store {
                 let seen = notes.clone();
                 let salt = xxh3_64_with_seed(prefix.as_bytes(), 1);
                 let page = shared
-                    .retry(uri.clone(), "list", salt, notes, |client, extensions| {
+                    .retry(uri.clone(), "list", 0, salt, notes, |client, extensions| {
                         let options =
                             PaginatedListOptions { page_token: page_token.clone(), extensions, ..Default::default() };
                         let prefix = prefix.clone();
@@ -202,7 +203,7 @@ impl Store for S3Store {
         let salt = xxh3_64_with_seed(location.as_ref().as_bytes(), 2);
         let result = Task::spawn(async move {
             shared
-                .retry(uri, "look up", salt, Notes::default(), |client, extensions| {
+                .retry(uri, "look up", 0, salt, Notes::default(), |client, extensions| {
                     let location = location.clone();
                     let options = GetOptions { head: true, extensions, ..Default::default() };
                     async move { client.s3.get_opts(&location, options).await.map(|result| result.meta) }
@@ -226,7 +227,7 @@ impl Store for S3Store {
         let payload = object_store::PutPayload::from(bytes.to_vec());
         Task::spawn(async move {
             shared
-                .retry(uri, "write", salt, Notes::default(), |client, extensions| {
+                .retry(uri, "write", payload.content_length(), salt, Notes::default(), |client, extensions| {
                     let location = location.clone();
                     let payload = payload.clone();
                     let options = PutOptions { extensions, ..Default::default() };
@@ -332,11 +333,12 @@ impl Shared {
         }
     }
 
-    /// Makes a request of which the answer is small, until it succeeds or cannot.
+    /// Makes a request of which the answer is small, until it succeeds or cannot. `sent` is the length of its body.
     async fn retry<T, F>(
         &self,
         uri: String,
         operation: &str,
+        sent: usize,
         salt: u64,
         notes: Notes,
         mut request: impl FnMut(Arc<Client>, Extensions) -> F,
@@ -353,7 +355,8 @@ impl Shared {
             notes.reset();
             let mut extensions = Extensions::new();
             extensions.insert(notes.clone());
-            let answer = timeout(attempts.step(), request(Arc::clone(&client), extensions)).await;
+            let longest = attempts.step() + Duration::from_secs(sent as u64 / MIN_RATE);
+            let answer = timeout(longest, request(Arc::clone(&client), extensions)).await;
             drop(permit);
             self.note(&notes);
             let failure = match answer {
@@ -371,7 +374,6 @@ impl Shared {
     /// Reads a piece, continuing where a body broke.
     async fn read(&self, mut piece: Piece) -> Result<Vec<u8>> {
         let wanted = usize::try_from(piece.range.end - piece.range.start).unwrap_or(usize::MAX);
-        piece.bytes.reserve_exact(wanted);
         let salt = xxh3_64_with_seed(piece.location.as_ref().as_bytes(), piece.range.start);
         let mut attempts = Attempts::new(self.options.policy, salt);
         let mut renewed = false;
@@ -380,6 +382,8 @@ impl Shared {
             let notes = Notes::default();
             let permit = permits().acquire().await.map_err(|e| Error::Internal(e.to_string()))?;
             attempts.begin();
+            // Only now: a read that waits for its turn holds no memory.
+            piece.bytes.reserve_exact(wanted - piece.bytes.len());
             let outcome = self.attempt(&client, &mut piece, &mut attempts, &notes).await;
             drop(permit);
             self.note(&notes);

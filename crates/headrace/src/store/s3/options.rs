@@ -73,7 +73,6 @@ impl fmt::Debug for S3Options {
 }
 
 /// A client, with what is needed to renew it and to keep its secrets out of messages.
-#[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) s3: AmazonS3,
     environment: Environment,
@@ -83,12 +82,6 @@ pub(crate) struct Client {
 /// The `AWS_*` variables at one time; compared, never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Environment(BTreeMap<String, String>);
-
-impl fmt::Debug for Environment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
-    }
-}
 
 impl Environment {
     /// The variables now.
@@ -104,9 +97,10 @@ impl Environment {
 /// Texts that must not appear in a message.
 struct Secrets(Vec<String>);
 
-impl fmt::Debug for Secrets {
+impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(hidden)")
+        // Not the library's client: what it shows of its credentials is not for us to rely on.
+        f.write_str("Client")
     }
 }
 
@@ -166,6 +160,12 @@ impl S3Options {
     pub(crate) fn client(&self, bucket: &str) -> Result<Client> {
         let environment = Environment::now();
         let settings = self.settings(&environment);
+        if let Some(url) = endpoint(&settings)
+            && !url.starts_with("http://")
+            && !url.starts_with("https://")
+        {
+            return Err(Error::Argument("the S3 endpoint_url must begin with http:// or https://".to_owned()));
+        }
         let mut client = ClientOptions::new()
             .with_timeout_disabled()
             .with_connect_timeout(self.policy.connect)
@@ -401,6 +401,12 @@ mod tests {
         for wrong in ["", "0", "-1", "nan", "inf", "x", "1e9"] {
             assert!(duration("t", wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_endpoint_is_a_url() {
+        let options = parse(&[("endpoint_url", "localhost:9000")]).expect("options");
+        assert!(options.client("bucket").expect_err("no scheme").to_string().contains("http://"));
     }
 
     #[test]

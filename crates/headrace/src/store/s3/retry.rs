@@ -100,7 +100,9 @@ impl Failure {
         };
         let (kind, detail) = match (outcome.status, outcome.code.as_str(), outcome.transport) {
             (_, _, Some(HttpErrorKind::Timeout)) => (Kind::Again(StoreFault::Timeout), innermost(error)),
-            (None, _, Some(HttpErrorKind::Connect)) => (Kind::Unreached, innermost(error)),
+            (None, _, Some(HttpErrorKind::Connect)) => {
+                (Kind::Unreached, format!("{}\nhint: {UNREACHED}", innermost(error)))
+            }
             (_, _, Some(_)) => (Kind::Again(StoreFault::Unavailable), innermost(error)),
             (None, ..) if !outcome.sent => (
                 Kind::Final(StoreFault::Denied),
@@ -138,8 +140,9 @@ impl Failure {
 
 const CREDENTIALS: &str = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or storage_options), and whether they \
     may read this bucket";
+const UNREACHED: &str = "check the endpoint_url, the region, and whether this machine needs a proxy (HTTPS_PROXY)";
 const NO_CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass storage_options={\"anon\": \
-    \"true\"} for a public bucket";
+    \"true\"} for a public bucket; profiles in ~/.aws are not read";
 
 /// The last message of a chain of errors: those before it repeat it, with addresses.
 pub(crate) fn innermost(error: &dyn std::error::Error) -> String {

@@ -1,0 +1,94 @@
+//! What every store must do, shown on the local one.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+
+use crate::cancel::Cancel;
+use crate::error::{Error, StoreFault};
+use crate::store::local::LocalStore;
+use crate::store::{ByteStream, Store};
+
+fn store() -> (tempfile::TempDir, Arc<dyn Store>) {
+    let folder = tempfile::tempdir().expect("folder");
+    let store = LocalStore::new(folder.path()).expect("store");
+    (folder, Arc::new(store))
+}
+
+#[test]
+fn a_put_replaces_a_file_whole_and_leaves_nothing_else() {
+    let (folder, store) = store();
+    let never = Cancel::new();
+    store.put("a/b c.txt", b"one", &never).expect("put");
+    store.put("a/b c.txt", b"three", &never).expect("put");
+    let mut found = Vec::new();
+    store.list("", &never, &mut |object| found.push(object)).expect("list");
+    assert_eq!(found, [store.head("a/b c.txt", &never).expect("head")]);
+    assert_eq!(fs::read(folder.path().join("a/b c.txt")).expect("read"), b"three");
+    assert_eq!(store.uri("a/b c.txt"), format!("{}/a/b c.txt", folder.path().display()));
+    let mut below = Vec::new();
+    store.list("a", &never, &mut |object| below.push(object)).expect("list");
+    assert_eq!(below, found);
+}
+
+/// Readers see the old content or the new, never a mixture or none.
+#[test]
+fn a_put_is_atomic_for_readers() {
+    let (folder, store) = store();
+    let path = folder.path().join("x");
+    store.put("x", &[0; 5000], &Cancel::new()).expect("put");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..50_u8 {
+                store.put("x", &vec![round; 5000], &Cancel::new()).expect("put");
+            }
+        });
+        for _ in 0..200 {
+            let bytes = fs::read(&path).expect("read");
+            assert!(bytes.len() == 5000 && bytes.iter().all(|byte| *byte == bytes[0]));
+        }
+    });
+}
+
+#[test]
+fn what_is_missing_is_not_found() {
+    let (folder, store) = store();
+    let error = store.head("nothing", &Cancel::new()).expect_err("missing");
+    assert!(matches!(error, Error::Store { fault: StoreFault::NotFound, .. }), "{error}");
+    assert!(LocalStore::new(&folder.path().join("nothing")).is_err());
+    fs::write(folder.path().join("file"), b"x").expect("write");
+    assert!(matches!(LocalStore::new(&folder.path().join("file")), Err(Error::Argument(_))));
+    assert!(store.head("", &Cancel::new()).is_err(), "a folder is no file");
+}
+
+proptest! {
+    #[test]
+    fn a_stream_gives_the_range_in_order(
+        len in 0..5000_usize, from in 0..5000_usize, to in 0..5000_usize, block in 1..700_u64, ahead in 0..4_usize,
+        wants in proptest::collection::vec((0..900_usize, 0..900_usize), 1..40),
+    ) {
+        let (_folder, store) = store();
+        let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+        store.put("x", &bytes, &Cancel::new()).expect("put");
+        let object = store.head("x", &Cancel::new()).expect("head");
+        let (from, to) = (from.min(len), to.min(len));
+        let range = from.min(to)..from.max(to);
+        let wanted = &bytes[range.clone()];
+        let mut stream = ByteStream::new(
+            Arc::clone(&store), object, range.start as u64..range.end as u64, block, ahead, Cancel::new(),
+        );
+        let (mut seen, mut buffer) = (Vec::new(), Vec::new());
+        for (want, used) in wants {
+            stream.fill(&mut buffer, want).expect("fill");
+            prop_assert!(buffer.len() >= want || stream.remaining() == 0);
+            seen.extend(buffer.drain(..used.min(buffer.len())));
+            prop_assert_eq!(seen.len() + buffer.len() + stream.remaining() as usize, wanted.len());
+        }
+        stream.fill(&mut buffer, usize::MAX).expect("fill");
+        seen.append(&mut buffer);
+        prop_assert_eq!(seen, wanted);
+        prop_assert_eq!(store.traffic().bytes.load(Ordering::Relaxed), wanted.len() as u64);
+    }
+}
