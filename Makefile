@@ -34,7 +34,7 @@ endef
 define build # name of the folder
 $(1)/.built: $(1)/.installed $$(RUST)
 	@$$(call say,Building headrace (release) into $(1): minutes the first time)
-	@$$(call need,cargo,Rust 1.88 or newer)
+	@$$(call need,cargo,Rust 1.93 or newer)
 	@VIRTUAL_ENV=$$(CURDIR)/$(1) $(1)/bin/maturin develop --release --locked
 	@touch $$@
 endef
