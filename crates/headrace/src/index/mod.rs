@@ -2,14 +2,15 @@
 
 mod build;
 pub mod cache;
+pub(crate) mod chunks;
 mod column;
-mod count;
+pub(crate) mod count;
 mod facts;
 mod glob;
 mod identity;
 pub mod listing;
 mod progress;
-mod read;
+pub(crate) mod read;
 mod table;
 
 #[cfg(test)]
