@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from . import _core
 from ._units import as_int
@@ -142,21 +142,22 @@ def check_divides(batch: int, world_size: int) -> None:
         below, above = batch // world_size * world_size, -(-batch // world_size) * world_size
         nearest = f"{below} or {above}" if below else str(above)
         raise ValueError(
-            f"the global batch size must be a multiple of world_size={world_size}, got {batch}\nhint: {nearest} would do"
+            f"the global batch size must be a multiple of world_size={world_size}, got {batch}\n"
+            f"hint: {nearest} would do"
         )
 
 
-def check_schedule(value: Any) -> dict[int, int]:
+def check_schedule(value: SupportsIndex | Mapping[int, int]) -> dict[int, int]:
     """A batch size, or a dict from steps to batch sizes, as a schedule."""
     if not isinstance(value, Mapping):
         return {0: as_int(value, "global_batch_size", least=1)}
     schedule = {
-        as_int(step, "a step of global_batch_size", least=0): as_int(batch, f"global_batch_size[{step}]", least=1)
-        for step, batch in sorted(value.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        as_int(step, "a step of global_batch_size", least=0): as_int(batch, f"global_batch_size[{step!r}]", least=1)
+        for step, batch in value.items()
     }
     if 0 not in schedule:
         raise ValueError(f"global_batch_size must say what holds from step 0 on, got {value!r}")
-    return schedule
+    return dict(sorted(schedule.items()))
 
 
 def source(dataset: PackedDataset) -> dict[str, Any]:
@@ -191,10 +192,11 @@ def check_same_data(dataset: PackedDataset, state: Mapping[str, Any], *, strict:
         return
     difference = _first_difference(dataset, here, there)
     if there["content"] != here["content"]:
-        raise StateMismatch(f"the data is not that of the state: {difference}\nhint: a new run needs a new loader, without a state")
+        raise StateMismatch(f"the data is not that of the state: {difference}\nhint: to start a new run, load no state")
     if strict:
         raise StateMismatch(
-            f"the data lies elsewhere than in the state: {difference}\nhint: the content is the same; strict=False allows it"
+            f"the data has other paths than in the state: {difference}\n"
+            "hint: the content is the same; strict=False allows it"
         )
     warnings.warn(f"headrace: the data has moved since the state was saved: {difference}", stacklevel=4)
 
@@ -243,7 +245,9 @@ def _choose(name: str, given: Any, state: Mapping[str, Any] | None, default: Any
     if state is None:
         return default if given is None else given
     if given is not None and given != state[name]:
-        raise StateMismatch(f"{name} is {given!r} here and {state[name]!r} in the state\nhint: leave {name} out to go on")
+        raise StateMismatch(
+            f"{name} is {given!r} here and {state[name]!r} in the state\nhint: leave {name} out to go on"
+        )
     return state[name]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from . import _core
 
@@ -40,18 +41,20 @@ class Batch(Mapping[str, Any]):
         rows: int64, (rows,): the number of each row in the run.
     """
 
-    __slots__ = ("_arrays", "_core", "_make_state", "_names", "epoch", "rows", "step")
+    __slots__ = ("_arrays", "_make_state", "_names", "_raw", "epoch", "rows", "step")
+
+    step: int
+    epoch: int
+    rows: npt.NDArray[np.int64]
 
     def __init__(self, core: _core.Batch, names: Mapping[str, str], make_state: Callable[[], dict[str, Any]]) -> None:
         self.step = core.step
         self.epoch = core.epoch
         self.rows = np.array(core.rows, dtype=np.int64)
-        self._core = core
+        self._raw = core
         self._names = names
         self._make_state = make_state
-        self._arrays: dict[str, Any] = {
-            names.get(name, name): np.asarray(memory) for name, memory in core.arrays()
-        }
+        self._arrays: dict[str, Any] = {names.get(name, name): np.asarray(memory) for name, memory in core.arrays()}
         if core.max_seqlen is not None:
             self._arrays["max_seqlen"] = core.max_seqlen
 
@@ -62,7 +65,7 @@ class Batch(Mapping[str, Any]):
 
     def sources(self) -> list[list[Source]]:
         """For each row, the parts that it was packed from, in order. A row of padding has none."""
-        return [[Source(*part) for part in row] for row in self._core.sources()]
+        return [[Source(*part) for part in row] for row in self._raw.sources()]
 
     def __getitem__(self, name: str) -> Any:
         try:
@@ -81,7 +84,7 @@ class Batch(Mapping[str, Any]):
 
         `requested_schema` is ignored, as the interface allows.
         """
-        return self._core.arrow_c_array(list(self._names.items()))
+        return self._raw.arrow_c_array(list(self._names.items()))
 
     def __repr__(self) -> str:
         def show(value: Any) -> str:

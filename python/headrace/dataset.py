@@ -57,13 +57,15 @@ def open(
     names = [os.fspath(urls)] if isinstance(urls, str | os.PathLike) else [os.fspath(url) for url in urls]
     if not names:
         raise ValueError("open needs at least one path or URL, got none")
-    if wrong := [name for name in names if not isinstance(name, str) or not name]:
+    if wrong := [name for name in names if not isinstance(name, str) or not name]:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"a path or URL must be non-empty text, got {wrong[0]!r}")
     if isinstance(columns, str):
         raise TypeError(f"columns must be a list of names, got {columns!r}")
     options = dict(storage_options or {})
-    if wrong := [pair for pair in options.items() if not all(isinstance(part, str) for part in pair)]:
-        raise TypeError(f"storage_options must map text to text, got a {type(wrong[0][1]).__name__} for {wrong[0][0]!r}")
+    if wrong := [pair for pair in options.items() if not all(isinstance(part, str) for part in pair)]:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(
+            f"storage_options must map text to text, got a {type(wrong[0][1]).__name__} for {wrong[0][0]!r}"
+        )
     cache = None if cache_dir is None else os.fspath(cache_dir)
     with index_progress() as progress:
         core = _core.Index.open(

@@ -1,11 +1,11 @@
 """The loader: one rank's batches of a run, in the run's one order."""
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal, SupportsIndex
 
 from . import _core, _run
+from ._driver import Driver, Resources
 from ._ranks import default_workers, resolve_rank
 from ._units import as_int, parse_bytes
 from .batch import Batch, Source
@@ -82,7 +82,6 @@ class DataLoader:
         epochs: SupportsIndex | None = None,
         remainder: Literal["drop", "pad"] = "drop",
     ) -> None:
-        self._dataset = _packed(dataset)
         refused = {
             "sampler": sampler,
             "batch_sampler": batch_sampler,
@@ -99,7 +98,7 @@ class DataLoader:
             raise ValueError(f'remainder must be "drop" or "pad", got {remainder!r}')
         if timeout < 0:
             raise ValueError(f"timeout must not be negative, got {timeout!r}")
-        self._given = _run.Given(
+        given = _run.Given(
             seed=_optional(seed, "seed", 0, 2**64 - 1),
             shuffle=None if shuffle is None else bool(shuffle),
             lanes=_optional(lanes, "lanes", 1, 2**32 - 1),
@@ -109,74 +108,71 @@ class DataLoader:
             epochs=_optional(epochs, "epochs", 1, 2**32 - 1),
             pad=remainder == "pad",
         )
-        self._ranks = (rank, world_size)
+        resources = Resources(
+            workers=default_workers() if num_workers is None else max(1, as_int(num_workers, "num_workers", least=0)),
+            memory=parse_bytes(memory, "memory"),
+            prefetch=as_int(prefetch_factor, "prefetch_factor", least=1),
+            timeout=float(timeout) or None,
+        )
         resolve_rank(rank, world_size)
-        self._workers = default_workers() if num_workers is None else max(1, as_int(num_workers, "num_workers", least=0))
-        self._memory = parse_bytes(memory, "memory")
-        self._prefetch = as_int(prefetch_factor, "prefetch_factor", least=1)
-        self._timeout = float(timeout) or None
-        self._loaded: dict[str, Any] | None = None
-        self._resolved: tuple[_run.Run, _run.Position] | None = None
-        self._engine: _Feed | None = None
-        self._iterations = 0
-        if self._given.batch_size is not None or self._given.schedule is not None:
-            self._here()
+        self._driver = Driver(_packed(dataset), given, resources, rank, world_size)
+        if batch_size is not None or global_batch_size is not None:
+            # Arguments that do not go together are refused now rather than at the first batch.
+            self._driver.here()
 
     # Where the run stands
 
     @property
     def step(self) -> int:
         """The next step, counted from 0 through the whole run."""
-        return self._here()[1].step
+        return self._driver.here()[1].step
 
     @property
     def position(self) -> int:
         """Rows of all ranks given so far."""
-        position = self._here()[1]
+        position = self._driver.here()[1]
         return position.steps.row_of(position.step)
 
     @property
     def epoch(self) -> int:
         """The epoch of the next step; the number of epochs once a finite run has ended."""
-        run, position = self._here()
+        run, position = self._driver.here()
         return position.steps.epoch_of(run.core, position.step)
 
     @property
     def global_batch_size(self) -> int:
         """Rows of all ranks in the next step."""
-        position = self._here()[1]
+        position = self._driver.here()[1]
         return position.steps.batch_of(position.step)
 
     @property
     def batch_size(self) -> int:
         """Rows of this rank in the next step."""
-        return self.global_batch_size // self._here()[0].world_size
+        return self.global_batch_size // self._driver.here()[0].world_size
 
     @property
     def rank(self) -> int:
         """Which rank this loader feeds."""
-        return self._here()[0].rank
+        return self._driver.here()[0].rank
 
     @property
     def world_size(self) -> int:
         """Ranks."""
-        return self._here()[0].world_size
+        return self._driver.here()[0].world_size
 
     def __len__(self) -> int:
         """Batches of the current epoch, exactly; what is passed over by `skip` does not count."""
-        run, position = self._here()
+        run, position = self._driver.here()
         epoch = self.epoch
-        if self._given.epochs is not None and epoch >= self._given.epochs:
-            epoch = self._given.epochs - 1
+        if self._driver.given.epochs is not None and epoch >= self._driver.given.epochs:
+            epoch = self._driver.given.epochs - 1
         first, last = (position.steps.first_step(run.core, number) for number in (epoch, epoch + 1))
         return position.count(first, last)
 
     # Iterating
 
     def __iter__(self) -> Iterator[Batch]:
-        self._here()
-        self._iterations += 1
-        return _Epoch(self, self._iterations)
+        return _Epoch(self._driver)
 
     def seek(self, step: SupportsIndex) -> None:
         """Goes to a step of the run, in either direction, without a replay.
@@ -184,12 +180,12 @@ class DataLoader:
         Raises:
             ValueError: if a finite run has no such step.
         """
-        run, position = self._here()
+        run, position = self._driver.here()
         step = as_int(step, "step", least=0)
         end = position.steps.end(run.core)
         if end is not None and step > end:
             raise ValueError(f"step must be in 0..{end}, the end of the run, got {step}")
-        self._move(replace(position, step=step))
+        self._driver.move(replace(position, step=step))
 
     def skip(self, steps: range) -> None:
         """Passes over some of the steps to come, such as those around a loss spike; they keep their numbers.
@@ -202,7 +198,7 @@ class DataLoader:
         """
         if not isinstance(steps, range):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"skip takes a range of steps, got {steps!r}")
-        position = self._here()[1]
+        position = self._driver.here()[1]
         if steps.step != 1 or not steps or steps.start < position.step:
             raise ValueError(f"skip takes neighbouring steps from {position.step} on, got {steps!r}")
         skipped = sorted([*position.skipped, (steps.start, steps.stop)])
@@ -212,7 +208,7 @@ class DataLoader:
                 merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
             else:
                 merged.append((start, stop))
-        self._change(replace(position, skipped=tuple(merged)))
+        self._driver.change(replace(position, skipped=tuple(merged)))
 
     def set_global_batch_size(self, rows: SupportsIndex) -> None:
         """Changes the rows of all ranks in a step, from the next step on; a schedule no longer counts.
@@ -220,11 +216,11 @@ class DataLoader:
         Raises:
             ValueError: if the number of ranks does not divide it, or the data is too little for it.
         """
-        run, position = self._here()
+        run, position = self._driver.here()
         batch = as_int(rows, "the global batch size", least=1)
         _run.check_divides(batch, run.world_size)
         run.core.check_enough(batch)
-        self._change(replace(position, steps=position.steps.with_batch(position.step, batch)))
+        self._driver.change(replace(position, steps=position.steps.with_batch(position.step, batch)))
 
     # State
 
@@ -233,8 +229,8 @@ class DataLoader:
 
         `State.to_bytes` makes it a file's content. Each batch carries its own as `batch.state`.
         """
-        run, position = self._here()
-        _run.keep_file_table(self._dataset)
+        run, position = self._driver.here()
+        _run.keep_file_table(self._driver.dataset)
         return run.state(position)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
@@ -251,16 +247,8 @@ class DataLoader:
             StateMismatch: if the state is damaged or of another run; it names the first difference.
         """
         state = check_state(state)
-        _run.check_same_data(self._dataset, state, strict=strict)
-        before = self._loaded
-        self._loaded = state
-        try:
-            self._resolve()
-        except Exception:
-            self._loaded = before
-            raise
-        self._iterations += 1
-        self._close()
+        _run.check_same_data(self._driver.dataset, state, strict=strict)
+        self._driver.load(state)
 
     # Telling
 
@@ -274,7 +262,7 @@ class DataLoader:
         Returns:
             For each row the parts that it is packed from, as `Batch.sources`.
         """
-        run, position = self._here()
+        run, position = self._driver.here()
         step = as_int(step, "step", least=0)
         end = position.steps.end(run.core)
         if end is not None and step >= end:
@@ -285,9 +273,9 @@ class DataLoader:
             world=run.world_size,
             rank=run.rank if rank is None else as_int(rank, "rank", least=0, most=run.world_size - 1),
             step=step,
-            workers=self._workers,
-            memory=self._memory,
-            spill=self._spill,
+            workers=self._driver.resources.workers,
+            memory=self._driver.resources.memory,
+            spill=self._driver.spill,
         )
         return [[Source(*part) for part in row] for row in rows]
 
@@ -298,176 +286,69 @@ class DataLoader:
             ``step``, ``epoch``, ``position`` (rows of all ranks), ``tokens`` (given to all ranks), ``lanes``,
             ``window``; of a finite run ``steps`` and ``remainder_tokens`` (that no batch holds); ``documents_cut`` (the
             share of documents that a lane's end cuts, at most); and of the reading: ``windows``, ``windows_spilled``,
-            ``window_bytes`` (the most that windows held in memory), ``chunk_bytes``, ``bytes_read``, ``requests``, ``retries``.
+            ``window_bytes`` (the most that windows held in memory), ``chunk_bytes``, ``bytes_read``, ``requests``,
+            ``retries``.
         """
-        run, position = self._here()
+        run, position = self._driver.here()
         steps, end = position.steps, position.steps.end(run.core)
         cuts = run.core.windows * (run.lanes - 1)
         stats: dict[str, Any] = {
             "step": position.step,
             "epoch": self.epoch,
             "position": self.position,
-            "tokens": self.position * self._dataset.packing.seq_len,
+            "tokens": self.position * self._driver.dataset.packing.seq_len,
             "lanes": run.lanes,
             "window": run.window,
-            "documents_cut": min(1.0, cuts / max(1, self._dataset.rows)),
+            "documents_cut": min(1.0, cuts / max(1, self._driver.dataset.rows)),
         }
         if end is not None:
             stats |= {"steps": end, "remainder_tokens": run.core.left_out(steps.row_of(end))}
-        return stats | (self._engine.core.counters() if self._engine else {})
+        return stats | self._driver.counters()
 
     def __repr__(self) -> str:
-        settings = {name: value for name, value in vars(self._given).items() if value not in (None, False)}
+        settings = {name: value for name, value in vars(self._driver.given).items() if value not in (None, False)}
         shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
-        return f"DataLoader({self._dataset!r}, {shown})"
-
-    # Inside
-
-    @property
-    def _spill(self) -> str:
-        return str(self._dataset.cache / "spill")
-
-    def _here(self) -> tuple[_run.Run, _run.Position]:
-        """The run and where it stands; the rank is looked up again, for a process group may have come up since."""
-        if self._resolved is None or resolve_rank(*self._ranks) != (self._resolved[0].rank, self._resolved[0].world_size):
-            self._resolve()
-        assert self._resolved is not None
-        return self._resolved
-
-    def _resolve(self) -> None:
-        rank, world_size = resolve_rank(*self._ranks)
-        self._resolved = _run.start(self._dataset, self._given, world_size, rank, self._loaded)
-
-    def _move(self, position: _run.Position) -> None:
-        """Goes elsewhere: iterators that are alive end."""
-        self._iterations += 1
-        self._change(position)
-
-    def _change(self, position: _run.Position) -> None:
-        """Changes what comes next; what was prepared is made anew."""
-        self._resolved = (self._here()[0], position)
-        self._close()
-
-    def _close(self) -> None:
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
-
-    def _next(self, stop: int) -> Batch | None:
-        """The next batch, if its step comes before `stop`."""
-        run, position = self._here()
-        step = position.passed_over(position.step)
-        if step >= stop:
-            if step > position.step:
-                self._resolved = (run, replace(position, step=step))
-            return None
-        if self._engine is None or self._engine.step != step:
-            self._close()
-            self._engine = _Feed(self, run, replace(position, step=step))
-        core = self._engine.next(self._timeout)
-        after = replace(position, step=core.step + 1)
-        self._engine.step = after.passed_over(after.step)
-        self._resolved = (run, after)
-        names = {"tokens": self._dataset.packing.name}
-        return Batch(core, names, _Snapshot(self._dataset, run, after))
-
-
-class _Snapshot:
-    """Makes the state after a batch when it is asked for."""
-
-    def __init__(self, dataset: PackedDataset, run: _run.Run, position: _run.Position) -> None:
-        self._saved = (dataset, run, position)
-
-    def __call__(self) -> dict[str, Any]:
-        dataset, run, position = self._saved
-        _run.keep_file_table(dataset)
-        return run.state(position)
-
-
-class _Feed:
-    """An engine, the step of the batch that it gives next, and the process that it lives in."""
-
-    def __init__(self, loader: DataLoader, run: _run.Run, position: _run.Position) -> None:
-        self.step = position.step
-        self._process = os.getpid()
-        self.core = _core.Engine(
-            run.core,
-            position.steps,
-            world=run.world_size,
-            rank=run.rank,
-            start=position.step,
-            skip=list(position.skipped),
-            workers=loader._workers,  # pyright: ignore[reportPrivateUsage]
-            memory=loader._memory,  # pyright: ignore[reportPrivateUsage]
-            prefetch=loader._prefetch,  # pyright: ignore[reportPrivateUsage]
-            spill=loader._spill,  # pyright: ignore[reportPrivateUsage]
-        )
-
-    def next(self, timeout: float | None) -> _core.Batch:
-        """The next batch of the engine, which must have one."""
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                "this loader was started in another process: its threads did not survive the fork\n"
-                "hint: make the loader in the process that uses it, or start processes with the 'spawn' method"
-            )
-        batch = self.core.next(timeout)
-        if batch is None or batch.step != self.step:
-            found = "nothing" if batch is None else f"step {batch.step}"
-            raise RuntimeError(f"expected the batch of step {self.step}, the engine gave {found}; please report it")
-        return batch
-
-    def close(self) -> None:
-        """Ends the engine's threads."""
-        self.core.close()
+        return f"DataLoader({self._driver.dataset!r}, {shown})"
 
 
 class _Epoch(Iterator[Batch]):
     """The rest of one epoch. `len()` is the number of batches left."""
 
-    def __init__(self, loader: DataLoader, number: int) -> None:
-        self._loader = loader
-        self._number = number
-        run, position = loader._here()  # pyright: ignore[reportPrivateUsage]
-        # Steps that are passed over may reach into a later epoch.
-        epoch = position.steps.epoch_of(run.core, position.passed_over(position.step))
-        self._epoch = epoch
+    def __init__(self, driver: Driver) -> None:
+        driver.iteration += 1
+        self._driver = driver
+        self._number = driver.iteration
+        self._epoch = driver.epoch()
         self._done = False
 
     def __next__(self) -> Batch:
-        loader = self._current()
-        if self._done:
-            raise StopIteration
-        batch = loader._next(self._stop(loader))  # pyright: ignore[reportPrivateUsage]
+        driver = self._current()
+        batch = None if self._done else driver.next(driver.first_step(self._epoch + 1))
         if batch is None:
             self._done = True
             raise StopIteration
         return batch
 
     def __len__(self) -> int:
-        loader = self._current()
-        position = loader._here()[1]  # pyright: ignore[reportPrivateUsage]
-        return 0 if self._done else position.count(position.step, self._stop(loader))
+        driver = self._current()
+        position = driver.here()[1]
+        return 0 if self._done else position.count(position.step, driver.first_step(self._epoch + 1))
 
     def __iter__(self) -> "_Epoch":
         return self
 
     def __del__(self) -> None:
         # A half-used iterator that goes ends the threads that work for it; the position stays.
-        loader = self._loader
-        if not self._done and loader._iterations == self._number:  # pyright: ignore[reportPrivateUsage]
-            loader._close()  # pyright: ignore[reportPrivateUsage]
+        if not self._done and self._driver.iteration == self._number:
+            self._driver.close()
 
-    def _current(self) -> DataLoader:
-        if self._loader._iterations != self._number:  # pyright: ignore[reportPrivateUsage]
+    def _current(self) -> Driver:
+        if self._driver.iteration != self._number:
             raise RuntimeError(
                 "this iterator is not the loader's latest: a newer one was made, or the loader was moved by seek or "
                 "load_state_dict\nhint: iterate over the loader again"
             )
-        return self._loader
-
-    def _stop(self, loader: DataLoader) -> int:
-        run, position = loader._here()  # pyright: ignore[reportPrivateUsage]
-        return position.steps.first_step(run.core, self._epoch + 1)
+        return self._driver
 
 
 def _packed(dataset: Dataset) -> PackedDataset:
@@ -480,5 +361,3 @@ def _packed(dataset: Dataset) -> PackedDataset:
 
 def _optional(value: SupportsIndex | None, name: str, least: int, most: int) -> int | None:
     return None if value is None else as_int(value, name, least=least, most=most)
-
-

@@ -72,7 +72,7 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if get_worker_info() is not None:
             raise RuntimeError(
-                "headrace reads with threads of its own; in a worker process each worker would begin the whole run anew\n"
+                "headrace reads with threads of its own; each worker process would begin the whole run anew\n"
                 "hint: pass num_workers=0 to PyTorch's DataLoader, and num_workers=... to headrace"
             )
         for batch in self.loader:
@@ -91,4 +91,4 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
 
 
 def _tensor(value: Any) -> Any:
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value  # pyright: ignore[reportUnknownMemberType]
