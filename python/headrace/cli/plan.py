@@ -13,7 +13,7 @@ __all__ = ["Order", "run"]
 _PREFETCH = 2
 """The loader's default."""
 
-_ALL_RANKS = 2_000_000
+_ALL_RANKS = 1_000_000
 """Ranks times row groups up to which every rank is planned: about a second."""
 
 _SHOWN_RANKS = 16
@@ -140,7 +140,10 @@ def _print(report: dict[str, Any]) -> None:
         ("documents", f"{report['documents']:,}"),
         ("tokens a pass", f"{report['tokens_per_pass']:,}"),
         ("steps an epoch", f"{report['steps']:,} of {batch:,} rows, {batch // world:,} a rank"),
-        ("tokens an epoch", f"{report['tokens']:,} in rows of {report['seq_len']:,}; the last step may run on into the next epoch"),
+        (
+            "tokens an epoch",
+            f"{report['tokens']:,} in rows of {report['seq_len']:,}; the last step may run on into the next epoch",
+        ),
         ("lanes", f"{report['lanes']:,}"),
         ("window", f"{report['window']:,} of {report['row_groups']:,} row groups, {report['windows']:,} windows"),
         *reading,

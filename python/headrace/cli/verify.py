@@ -17,7 +17,7 @@ def run(urls: list[str], *, column: str | None, storage_option: list[str] | None
             urls, storage_options=storage_options(storage_option), column=column, progress=progress
         )
     names = ("file", "row_group", "column", "row", "message")
-    faults = [dict(zip(names, fault, strict=True)) for fault in found]
+    faults: list[dict[str, Any]] = [dict(zip(names, fault, strict=True)) for fault in found]
     if as_json:
         counts = {"files": files, "row_groups": row_groups, "documents": rows, "tokens": tokens}
         print_json(counts | {"faults": faults})

@@ -14,7 +14,7 @@ pub(crate) mod read;
 mod table;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
