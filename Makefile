@@ -1,5 +1,6 @@
 # One command for each thing one does here; `make help` lists them. Needed: Python 3.11 or newer with venv, Rust with
-# cargo, a C compiler; Go for the S3 server of the tests. Everything else is installed in folders of this checkout.
+# cargo, a C compiler; Go for the S3 server of the tests. Everything else is installed in folders of this checkout,
+# but for that server, which all checkouts share.
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -10,10 +11,8 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
-VERSITYGW_VERSION := v1.8.0
 
 RUST := Cargo.toml Cargo.lock pyproject.toml $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
-VERSITYGW := $(CURDIR)/.cache/bin/versitygw-$(VERSITYGW_VERSION)
 
 say = printf '\n== %s\n' "$(1)"
 need = command -v $(1) >/dev/null || { echo "make: $(1) was not found; install $(2)" >&2; exit 1; }
@@ -46,11 +45,6 @@ $(eval $(call environment,.venv-lock,lock))
 $(eval $(call build,.venv))
 $(eval $(call build,.venv-demo))
 
-$(VERSITYGW):
-	@$(call say,The S3 server of the tests: versitygw $(VERSITYGW_VERSION))
-	@GOBIN=$(@D) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)
-	@mv $(@D)/versitygw $@
-
 .PHONY: help demo test check bench docs lock clean
 
 help: ## this list
@@ -62,12 +56,13 @@ demo: .venv-demo/.built ## build, then load this machine's own text; kill it, re
 	@.venv-demo/bin/headrace demo
 
 test: .venv/.built ## every test: the Rust core, then Python (PYTEST_ARGS="-k state" for some)
+	@$(call say,The S3 server of the tests: versitygw)
+	@$(call need,go,Go: it builds the S3 server that tests run against)
+	@.venv/bin/python tests/tools/s3_server.py --install
 	@$(call say,Rust tests)
-	@cargo test --locked -p headrace
-	@if command -v go >/dev/null; then $(MAKE) $(VERSITYGW); \
-		else printf '\n== Go was not found: the tests against an S3 server are skipped\n'; fi
+	@.venv/bin/python tests/tools/s3_server.py --run cargo test --locked -p headrace
 	@$(call say,Python tests)
-	@HEADRACE_VERSITYGW=$(VERSITYGW) .venv/bin/python -m pytest $(PYTEST_ARGS)
+	@.venv/bin/python -m pytest $(PYTEST_ARGS)
 
 check: .venv/.built ## every check that runs no test: formats, lints, types, stubs, links
 	@$(call say,cargo fmt)

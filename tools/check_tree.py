@@ -1,4 +1,4 @@
-"""Checks that no linter makes: Rust files stay short, and links between the documents lead somewhere.
+"""Checks that no linter makes: Rust files stay short, what must be pure is, and links between documents lead somewhere.
 
     python tools/check_tree.py
 
@@ -13,6 +13,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MAX_RUST_LINES = 800  # beyond that a file answers more than one question (CONTRIBUTING.md)
 
+PURE = ("order", "pack", "format")  # modules of the core whose results depend on their arguments alone
+IMPURE = re.compile(
+    r"std::(?:fs|net|io::std|thread|time|env)\b|\bInstant\b|\bSystemTime\b|\bHash(?:Map|Set)\b|\btokio\b"
+)
+
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)")
@@ -24,12 +29,19 @@ def main() -> int:
     rust = tracked("*.rs")
     documents = tracked("*.md")
     faults = [fault for path in rust for fault in length_faults(path)]
+    pure = [path for path in rust if is_pure(path)]
+    faults += [fault for path in pure for fault in purity_faults(path)]
     links = 0
     for path in documents:
         found, broken = link_faults(path)
         links += found
         faults += broken
-    for kind, count in (("Rust files", len(rust)), ("documents", len(documents)), ("links", links)):
+    for kind, count in (
+        ("Rust files", len(rust)),
+        ("pure modules", len(pure)),
+        ("documents", len(documents)),
+        ("links", links),
+    ):
         if count == 0:
             faults.append(f"found no {kind}: this check looks in the wrong place")
     print("\n".join(faults) or f"{len(rust)} Rust files, {len(documents)} documents, {links} links between them")
@@ -48,6 +60,17 @@ def length_faults(path: Path) -> list[str]:
     if lines <= MAX_RUST_LINES:
         return []
     return [f"{path.relative_to(ROOT)}: {lines} lines, wanted at most {MAX_RUST_LINES}"]
+
+
+def is_pure(path: Path) -> bool:
+    parts = path.relative_to(ROOT).parts
+    return parts[:3] == ("crates", "headrace", "src") and parts[3] in PURE and "tests" not in parts
+
+
+def purity_faults(path: Path) -> list[str]:
+    code = path.read_text(encoding="utf-8").partition("#[cfg(test)]")[0]
+    found = IMPURE.search(re.sub(r"//.*", "", code))
+    return [f"{path.relative_to(ROOT)}: {found.group()} in a module that must be pure"] if found else []
 
 
 def link_faults(path: Path) -> tuple[int, list[str]]:

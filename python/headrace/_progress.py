@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 _PATIENCE = 1.0
@@ -10,7 +10,7 @@ _PATIENCE = 1.0
 
 
 @contextmanager
-def index_progress() -> Iterator[Callable[[str, int, int], None]]:
+def index_progress() -> Generator[Callable[[str, int, int], None]]:
     """A callback for (what is done, how many are done, of how many or 0), drawn only on a terminal."""
     started = time.monotonic()
     drawn = 0

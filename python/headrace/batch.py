@@ -15,6 +15,11 @@ class Source(NamedTuple):
     """A part of a row: `tokens` stored tokens of one document, from `first_token` on.
 
     Tokens that packing adds (bos, eos) are not counted: a part that holds nothing else has 0 tokens.
+
+    Example:
+        >>> file, row_group, row, first, count = next(iter(loader)).sources()[0][0]
+        >>> count <= 50
+        True
     """
 
     file: str
@@ -39,6 +44,11 @@ class Batch(Mapping[str, Any]):
         step: the step, from 0 through the whole run.
         epoch: the epoch of the global batch's first row.
         rows: int64, (rows,): the number of each row in the run.
+
+    Example:
+        >>> batch = next(iter(loader))
+        >>> batch["tokens"].shape, batch.step, batch.rows.tolist()
+        ((4, 64), 0, [0, 1, 2, 3])
     """
 
     __slots__ = ("_arrays", "_make_state", "_names", "_raw", "epoch", "rows", "step")
@@ -60,11 +70,23 @@ class Batch(Mapping[str, Any]):
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state after this batch, as `DataLoader.state_dict` gives it; built when asked for."""
+        """The state after this batch, as `DataLoader.state_dict` gives it; built when asked for.
+
+        Example:
+            >>> batch = next(iter(loader))
+            >>> batch.state == loader.state_dict()
+            True
+        """
         return self._make_state()
 
     def sources(self) -> list[list[Source]]:
-        """For each row, the parts that it was packed from, in order. A row of padding has none."""
+        """For each row, the parts that it was packed from, in order. A row of padding has none.
+
+        Example:
+            >>> batch = next(iter(loader))
+            >>> [source.tokens for source in batch.sources()[0]][:1] <= [50]
+            True
+        """
         return [[Source(*part) for part in row] for row in self._raw.sources()]
 
     def __getitem__(self, name: str) -> Any:
@@ -88,7 +110,7 @@ class Batch(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         def show(value: Any) -> str:
-            return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else repr(value)
+            return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else repr(value)
 
         arrays = ", ".join(f"{name}: {show(value)}" for name, value in self._arrays.items())
         return f"Batch(step={self.step}, epoch={self.epoch}, {arrays})"

@@ -52,9 +52,11 @@ class DataLoader:
         BudgetError: when iteration starts, if `memory` is too small for one step.
 
     Example:
-        >>> loader = headrace.DataLoader(packed, global_batch_size=512, seed=0)  # doctest: +SKIP
-        >>> for batch in loader:  # doctest: +SKIP
-        ...     train(batch["tokens"])
+        >>> loader = headrace.DataLoader(packed, global_batch_size=4, seed=0)
+        >>> for batch in loader:
+        ...     tokens = batch["tokens"]
+        >>> tokens.shape, tokens.dtype.name, loader.epoch
+        ((4, 64), 'int32', 1)
     """
 
     def __init__(
@@ -179,6 +181,11 @@ class DataLoader:
 
         Raises:
             ValueError: if a finite run has no such step.
+
+        Example:
+            >>> loader.seek(5)
+            >>> next(iter(loader)).step
+            5
         """
         run, position = self._driver.here()
         step = as_int(step, "step", least=0)
@@ -195,6 +202,11 @@ class DataLoader:
         Raises:
             TypeError: if `steps` is no range.
             ValueError: if it is not one of neighbouring steps, or begins before the next step.
+
+        Example:
+            >>> loader.skip(range(loader.step, loader.step + 2))
+            >>> next(iter(loader)).step
+            2
         """
         if not isinstance(steps, range):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"skip takes a range of steps, got {steps!r}")
@@ -215,6 +227,11 @@ class DataLoader:
 
         Raises:
             ValueError: if the number of ranks does not divide it, or the data is too little for it.
+
+        Example:
+            >>> loader.set_global_batch_size(8)
+            >>> next(iter(loader))["tokens"].shape
+            (8, 64)
         """
         run, position = self._driver.here()
         batch = as_int(rows, "the global batch size", least=1)
@@ -228,6 +245,11 @@ class DataLoader:
         """The state after the last batch that was given, as plain JSON types; the same on all ranks.
 
         `State.to_bytes` makes it a file's content. Each batch carries its own as `batch.state`.
+
+        Example:
+            >>> state = loader.state_dict()
+            >>> state["step"], state["position"], state["seed"]
+            (0, 0, 0)
         """
         run, position = self._driver.here()
         _run.keep_file_table(self._driver.dataset)
@@ -245,6 +267,12 @@ class DataLoader:
 
         Raises:
             StateMismatch: if the state is damaged or of another run; it names the first difference.
+
+        Example:
+            >>> state = next(iter(loader)).state
+            >>> loader.load_state_dict(state)
+            >>> loader.step
+            1
         """
         state = check_state(state)
         _run.check_same_data(self._driver.dataset, state, strict=strict)
@@ -261,6 +289,10 @@ class DataLoader:
 
         Returns:
             For each row the parts that it is packed from, as `Batch.sources`.
+
+        Example:
+            >>> loader.sources(3)[0] == list(loader)[3].sources()[0]
+            True
         """
         run, position = self._driver.here()
         step = as_int(step, "step", least=0)
@@ -288,6 +320,10 @@ class DataLoader:
             share of documents that a lane's end cuts, at most); and of the reading: ``windows``, ``windows_spilled``,
             ``window_bytes`` (the most that windows held in memory), ``chunk_bytes``, ``bytes_read``, ``requests``,
             ``retries``.
+
+        Example:
+            >>> loader.stats()["lanes"]
+            4
         """
         run, position = self._driver.here()
         steps, end = position.steps, position.steps.end(run.core)

@@ -27,8 +27,11 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
         loader: the `headrace.DataLoader` that gives the batches.
 
     Example:
-        >>> dataset = headrace.torch.IterableDataset(packed, global_batch_size=512)  # doctest: +SKIP
-        >>> loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=0)  # doctest: +SKIP
+        >>> from headrace.torch import IterableDataset
+        >>> dataset = IterableDataset(packed, global_batch_size=4)
+        >>> batches = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=0)
+        >>> next(iter(batches))["tokens"].shape
+        torch.Size([4, 64])
     """
 
     def __init__(

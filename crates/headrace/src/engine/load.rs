@@ -170,12 +170,12 @@ impl Shared {
         }
         let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
         let own = ahead.remove(&number);
-        for next in number + 1..chunks.len().min(number + 1 + CHUNKS_AHEAD) {
+        for (next, plan) in chunks.iter().enumerate().skip(number + 1).take(CHUNKS_AHEAD) {
             if ahead.len() >= CHUNKS_AHEAD {
                 break;
             }
             ahead.entry(next).or_insert_with(|| {
-                let mut stream = reading.open(run, &chunks[next]);
+                let mut stream = reading.open(run, plan);
                 stream.start();
                 stream
             });

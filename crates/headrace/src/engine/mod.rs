@@ -55,6 +55,8 @@ pub struct Engine {
     cancel: Cancel,
     counters: Arc<Counters>,
     thread: Option<JoinHandle<()>>,
+    /// The process that its threads live in.
+    process: u32,
 }
 
 impl Engine {
@@ -70,7 +72,7 @@ impl Engine {
             .name("headrace-lead".to_owned())
             .spawn(move || conductor.lead(&sender))
             .map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
-        Ok(Self { batches: Some(batches), cancel, counters, thread: Some(thread) })
+        Ok(Self { batches: Some(batches), cancel, counters, thread: Some(thread), process: std::process::id() })
     }
 
     /// Waits up to `timeout` for the next batch. After an error there is nothing more.
@@ -91,6 +93,11 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if std::process::id() != self.process {
+            // In a forked child its threads are not there, and the channel may be locked for ever.
+            std::mem::forget((self.batches.take(), self.thread.take()));
+            return;
+        }
         self.cancel.cancel();
         // The conductor may be waiting for room in the channel.
         self.batches = None;

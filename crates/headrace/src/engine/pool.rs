@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// A piece of work. It reports its own result; a panic inside it must be caught there, see [`guarded`].
 pub type Task = Box<dyn FnOnce(&mut Scratch) + Send>;
 
-/// Threads that end when the pool is dropped, after the task they are at.
+/// Threads that end when the pool is dropped, after the tasks that are queued; those of a cancelled engine end at once.
 ///
 /// The queues are unbounded: what is in them is bounded by the windows and the batch in progress.
 #[derive(Debug)]
@@ -76,7 +76,11 @@ fn work(urgent: &Receiver<Task>, regular: &Receiver<Task>, mut scratch: Scratch)
         };
         match task {
             Ok(task) => task(&mut scratch),
-            Err(_) => return,
+            Err(_) => {
+                // One queue is closed and empty; so will the other be.
+                urgent.iter().chain(regular.iter()).for_each(|task| task(&mut scratch));
+                return;
+            }
         }
     }
 }

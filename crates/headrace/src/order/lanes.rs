@@ -38,7 +38,7 @@ pub fn default_window(chunks: u64, weight: u64, lanes: u64) -> u64 {
 pub fn default_lanes(batch: u64, documents: u64, chunks: u64, window: u64) -> u64 {
     let in_window = u128::from(documents) * u128::from(window.min(chunks)) / u128::from(chunks.max(1));
     let most = u64::try_from(in_window / u128::from(DOCUMENTS_PER_SLICE)).unwrap_or(u64::MAX).clamp(1, batch.max(1));
-    (1..=most).rev().find(|lanes| batch % lanes == 0).unwrap_or(1)
+    (1..=most).rev().find(|&lanes| batch.is_multiple_of(lanes)).unwrap_or(1)
 }
 
 /// The order of a dataset's tokens: a pure function of the chunks' weights and an [`OrderSpec`].

@@ -55,7 +55,8 @@ pub struct S3Store {
 struct Shared {
     bucket: String,
     options: S3Options,
-    client: Mutex<Arc<Client>>,
+    /// With the process that made it: a forked child must not use its parent's connections.
+    client: Mutex<(u32, Arc<Client>)>,
     /// Whether the server has answered anything yet.
     reached: AtomicBool,
     traffic: Traffic,
@@ -64,7 +65,7 @@ struct Shared {
 impl S3Store {
     /// The keys of `bucket` below `prefix` (`""` for all). Sends nothing.
     pub fn new(bucket: &str, prefix: &str, options: S3Options) -> Result<Self> {
-        let client = Mutex::new(Arc::new(options.client(bucket)?));
+        let client = Mutex::new((std::process::id(), Arc::new(options.client(bucket)?)));
         let shared = Shared {
             bucket: bucket.to_owned(),
             options,
@@ -283,7 +284,15 @@ struct Piece {
 
 impl Shared {
     fn client(&self) -> Arc<Client> {
-        Arc::clone(&self.client.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = std::process::id();
+        if client.0 != process {
+            // The settings made a client before; if they do not any more, the old one says why.
+            if let Ok(own) = self.options.client(&self.bucket) {
+                *client = (process, Arc::new(own));
+            }
+        }
+        Arc::clone(&client.1)
     }
 
     /// Takes up credentials that were renewed in the environment; whether there were any.
@@ -297,7 +306,7 @@ impl Shared {
         }
         match self.options.client(&self.bucket) {
             Ok(client) => {
-                *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(client);
+                *self.client.lock().unwrap_or_else(PoisonError::into_inner) = (std::process::id(), Arc::new(client));
                 true
             }
             Err(_) => false,
@@ -350,7 +359,7 @@ impl Shared {
         let mut renewed = false;
         loop {
             let client = self.client();
-            let permit = permits().acquire().await.map_err(|e| Error::Internal(e.to_string()))?;
+            let permit = permits()?.acquire().await.map_err(|e| Error::Internal(e.to_string()))?;
             attempts.begin();
             notes.reset();
             let mut extensions = Extensions::new();
@@ -380,7 +389,7 @@ impl Shared {
         loop {
             let client = self.client();
             let notes = Notes::default();
-            let permit = permits().acquire().await.map_err(|e| Error::Internal(e.to_string()))?;
+            let permit = permits()?.acquire().await.map_err(|e| Error::Internal(e.to_string()))?;
             attempts.begin();
             // Only now: a read that waits for its turn holds no memory.
             piece.bytes.reserve_exact(wanted - piece.bytes.len());

@@ -1,7 +1,7 @@
 //! The one HTTP runtime of the process, its one limit on requests, and how a thread waits for work on it.
 
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
@@ -29,28 +29,48 @@ const THREADS: usize = 2;
 /// How often a waiting thread looks whether it should stop.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// A value that belongs to one process: threads do not survive a fork, so a child makes its own. What the parent made
+/// stays in the child unused.
+struct PerProcess<T: 'static>(Mutex<Option<(u32, &'static T)>>);
+
+impl<T> PerProcess<T> {
+    const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    fn get(&self, make: impl FnOnce() -> Result<T>) -> Result<&'static T> {
+        let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = std::process::id();
+        match *own {
+            Some((owner, value)) if owner == process => Ok(value),
+            _ => {
+                let value = Box::leak(Box::new(make()?));
+                *own = Some((process, value));
+                Ok(value)
+            }
+        }
+    }
+}
+
 /// The runtime, started on first use and never at import.
 pub(crate) fn runtime() -> Result<&'static Runtime> {
-    static RUNTIME: OnceLock<std::result::Result<Runtime, String>> = OnceLock::new();
-    RUNTIME
-        .get_or_init(|| {
-            tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(THREADS)
-                .thread_name("headrace-http")
-                .enable_all()
-                .build()
-                .map_err(|e| e.to_string())
-        })
-        .as_ref()
-        .map_err(|e| Error::Internal(format!("the HTTP runtime did not start: {e}")))
+    static RUNTIME: PerProcess<Runtime> = PerProcess::new();
+    RUNTIME.get(|| {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("headrace-http")
+            .enable_all()
+            .build()
+            .map_err(|error| Error::Internal(format!("the HTTP runtime did not start: {error}")))
+    })
 }
 
 /// The limit on requests under way.
-pub(crate) fn permits() -> &'static Arc<Semaphore> {
-    static PERMITS: OnceLock<Arc<Semaphore>> = OnceLock::new();
-    PERMITS.get_or_init(|| {
+pub(crate) fn permits() -> Result<&'static Arc<Semaphore>> {
+    static PERMITS: PerProcess<Arc<Semaphore>> = PerProcess::new();
+    PERMITS.get(|| {
         let wanted = std::env::var("HEADRACE_CONCURRENT_REQUESTS").ok().and_then(|text| text.parse().ok());
-        Arc::new(Semaphore::new(wanted.unwrap_or(CONCURRENT_REQUESTS).clamp(1, 4096)))
+        Ok(Arc::new(Semaphore::new(wanted.unwrap_or(CONCURRENT_REQUESTS).clamp(1, 4096))))
     })
 }
 
