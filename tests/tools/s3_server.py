@@ -199,7 +199,9 @@ class S3Server:
                     return
             if self._process.poll() is not None or time.monotonic() > deadline:
                 log = (Path(self._folder.name) / "log").read_text(errors="replace")
-                raise RuntimeError(f"the S3 server did not start (exit code {self._process.returncode}):\n{log[-2000:]}")
+                raise RuntimeError(
+                    f"the S3 server did not start (exit code {self._process.returncode}):\n{log[-2000:]}"
+                )
             time.sleep(0.05)
 
     def stop(self) -> None:

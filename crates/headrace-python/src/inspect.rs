@@ -41,6 +41,9 @@ pub(crate) fn lengths<'py>(
 /// (file, row group, column, row, message)
 type FaultTuple = (String, Option<u32>, Option<String>, Option<u64>, String);
 
+/// ((files, row groups, rows, tokens), faults)
+type ReportTuple = ((u64, u64, u64, u64), Vec<FaultTuple>);
+
 /// Reads everything: (files, row groups, rows, tokens) and all that is wrong.
 #[pyfunction]
 #[pyo3(signature = (urls, *, storage_options, column, progress))]
@@ -50,7 +53,7 @@ pub(crate) fn verify(
     storage_options: BTreeMap<String, String>,
     column: Option<String>,
     progress: &Bound<'_, PyAny>,
-) -> PyResult<((u64, u64, u64, u64), Vec<FaultTuple>)> {
+) -> PyResult<ReportTuple> {
     let options = VerifyOptions { storage_options, column, threads: None };
     let (cancel, counts) = (Cancel::new(), Progress::new());
     let tick = |_: Python<'_>| tell(progress, &counts);

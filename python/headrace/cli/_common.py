@@ -23,6 +23,7 @@ __all__ = [
     "core_of",
     "facts",
     "open_dataset",
+    "plural",
     "print_json",
     "storage_options",
     "warn",
@@ -112,6 +113,11 @@ def print_json(value: Mapping[str, Any]) -> None:
     """The value on stdout, and nothing else."""
     json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
     sys.stdout.write("\n")
+
+
+def plural(count: int, name: str) -> str:
+    """A count and what is counted."""
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
 def warn(message: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from headrace import _core, _run
 from headrace._ranks import default_workers
 from headrace._units import parse_bytes, show_bytes
-from headrace.cli._common import Packing, console, facts, open_dataset, print_json, warn
+from headrace.cli._common import Packing, console, facts, open_dataset, plural, print_json, warn
 
 __all__ = ["Order", "run"]
 
@@ -131,7 +131,12 @@ def _print(report: dict[str, Any]) -> None:
     else:
         low, high = show_bytes(min(by_rank)), show_bytes(max(by_rank))
         spread = low if low == high else f"{low} to {high}"
-        reading = [("bytes read", f"{spread} by a rank, {show_bytes(report['bytes_all_ranks'])} by all {world}")]
+        reading = [
+            (
+                "bytes read",
+                f"{spread} by a rank, {show_bytes(report['bytes_all_ranks'])} by all {world}" if world > 1 else low,
+            )
+        ]
         if 1 < world <= _SHOWN_RANKS:
             reading += [(f"  rank {rank}", show_bytes(count)) for rank, count in enumerate(by_rank)]
     about = "" if report["ranks_planned"] == "all" else "about "
@@ -139,13 +144,16 @@ def _print(report: dict[str, Any]) -> None:
         ("data", f"{report['url']}, column {report['column']!r}, {show_bytes(report['column_bytes'])} stored"),
         ("documents", f"{report['documents']:,}"),
         ("tokens a pass", f"{report['tokens_per_pass']:,}"),
-        ("steps an epoch", f"{report['steps']:,} of {batch:,} rows, {batch // world:,} a rank"),
+        ("steps an epoch", f"{report['steps']:,} of {plural(batch, 'row')}, {batch // world:,} a rank"),
         (
             "tokens an epoch",
             f"{report['tokens']:,} in rows of {report['seq_len']:,}; the last step may run on into the next epoch",
         ),
         ("lanes", f"{report['lanes']:,}"),
-        ("window", f"{report['window']:,} of {report['row_groups']:,} row groups, {report['windows']:,} windows"),
+        (
+            "window",
+            f"{report['window']:,} of {report['row_groups']:,} row groups, {plural(report['windows'], 'window')}",
+        ),
         *reading,
         (
             "amplification",
@@ -155,7 +163,7 @@ def _print(report: dict[str, Any]) -> None:
         (
             "memory",
             f"{show_bytes(report['window_bytes'])} a decoded window, {show_bytes(report['fixed_bytes'])} batches and "
-            f"buffers with {report['workers']} threads, of {show_bytes(report['memory'])}",
+            f"buffers with {plural(report['workers'], 'thread')}, of {show_bytes(report['memory'])}",
         ),
         ("documents cut", f"at most {report['documents_cut']:.2%}, by the ends of lanes"),
     ]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from headrace import DataLoader
-from headrace.cli._common import Packing, console, facts, open_dataset, print_json
+from headrace.cli._common import Packing, console, facts, open_dataset, plural, print_json
 
 __all__ = ["Order", "run"]
 
@@ -124,7 +124,7 @@ def _print(report: dict[str, Any]) -> None:
         ("data", report["url"]),
         ("row", f"{report['row']:,} of step {report['step']:,}, in epoch {report['epoch']:,}"),
         ("number", f"{report['number']:,} of the run, in lane {report['lane']:,}"),
-        ("tokens", f"{len(report['tokens']):,} from {len(report['documents']):,} documents"),
+        ("tokens", f"{len(report['tokens']):,} from {plural(len(report['documents']), 'document')}"),
     ]
     out.print(facts(pairs))
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="")

@@ -5,7 +5,7 @@ from typing import Any
 
 from headrace import _core
 from headrace._progress import index_progress
-from headrace.cli._common import print_json, storage_options
+from headrace.cli._common import plural, print_json, storage_options
 
 __all__ = ["run"]
 
@@ -25,8 +25,9 @@ def run(urls: list[str], *, column: str | None, storage_option: list[str] | None
     for fault in faults:
         print(_line(fault))
     sys.stdout.flush()
-    verdict = f"{len(faults):,} fault{'s' if len(faults) != 1 else ''}" if faults else "no fault"
-    print(f"{files:,} files, {row_groups:,} row groups, {rows:,} documents, {tokens:,} tokens: {verdict}")
+    verdict = plural(len(faults), "fault") if faults else "no fault"
+    counts = ((files, "file"), (row_groups, "row group"), (rows, "document"), (tokens, "token"))
+    print(", ".join(plural(count, name) for count, name in counts) + f": {verdict}")
     return 1 if faults else 0
 
 
