@@ -10,12 +10,16 @@ __all__ = [
     "Steps",
     "default_lanes",
     "default_window",
+    "fixed_memory",
+    "lengths",
     "report",
     "sources",
+    "verify",
     "version",
 ]
 
 _Source = tuple[str, int, int, int, int]
+_Fault = tuple[str, int | None, str | None, int | None, str]
 _Progress = Callable[[str, int, int], None]
 
 @final
@@ -139,6 +143,11 @@ def sources(
     run: Run, steps: Steps, *, world: int, rank: int, step: int, workers: int, memory: int, spill: str
 ) -> list[list[_Source]]: ...
 def report(run: Run, *, epoch: int, batch: int, world: int, rank: int) -> tuple[int, int, int]: ...
+def lengths(index: Index, column: str, *, progress: _Progress) -> dict[str, Any]: ...
+def verify(
+    urls: list[str], *, storage_options: dict[str, str], column: str | None, progress: _Progress
+) -> tuple[tuple[int, int, int, int], list[_Fault]]: ...
+def fixed_memory(run: Run, steps: Steps, *, world: int, workers: int, memory: int, prefetch: int) -> int: ...
 def default_lanes(batch: int, documents: int, chunks: int, window: int) -> int: ...
 def default_window(chunks: int, weight: int, lanes: int) -> int: ...
 def version() -> tuple[str, int]: ...

@@ -19,7 +19,7 @@ use crate::errors::to_python;
 
 /// What a dataset holds.
 #[pyclass(frozen, module = "headrace._core")]
-pub(crate) struct Index(Arc<index::Index>);
+pub(crate) struct Index(pub(crate) Arc<index::Index>);
 
 impl Index {
     /// The index and one of its columns, of which the tokens are counted.
@@ -170,12 +170,14 @@ impl Index {
     }
 }
 
-fn tell(progress: &Bound<'_, PyAny>, counts: &Progress) -> PyResult<()> {
+/// Calls a progress callback with (phase, done, total).
+pub(crate) fn tell(progress: &Bound<'_, PyAny>, counts: &Progress) -> PyResult<()> {
     let (phase, done, total) = match counts.phase() {
         Phase::Idle | Phase::Done => return Ok(()),
         Phase::Listing => ("files found", &counts.found, None),
         Phase::Footers => ("footers read", &counts.done, Some(&counts.total)),
         Phase::Levels => ("column chunks counted", &counts.done, Some(&counts.total)),
+        Phase::Pages => ("row groups read", &counts.done, Some(&counts.total)),
     };
     let total = total.map_or(0, |total| total.load(Ordering::Relaxed));
     progress.call1((phase, done.load(Ordering::Relaxed), total)).map(drop)

@@ -10,6 +10,7 @@ mod blocking;
 mod engine;
 mod errors;
 mod index;
+mod inspect;
 mod run;
 
 /// The compiled core of headrace.
@@ -21,6 +22,8 @@ mod _core {
     use super::engine::{Engine, report, sources};
     #[pymodule_export]
     use super::index::Index;
+    #[pymodule_export]
+    use super::inspect::{fixed_memory, lengths, verify};
     #[pymodule_export]
     use super::run::{Run, Steps, default_lanes, default_window};
     #[pymodule_export]

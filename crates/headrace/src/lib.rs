@@ -12,12 +12,14 @@
 //! | [`index`] | what a dataset holds |
 //! | [`state`] | where a run is |
 //! | [`engine`] | moving it: plan, prefetch, memory budget, assemble |
+//! | [`inspect`] | looking at it: lengths of documents, damage (above [`state`], beside [`engine`]: neither uses the other) |
 
 pub mod cancel;
 pub mod engine;
 pub mod error;
 pub mod format;
 pub mod index;
+pub mod inspect;
 pub mod order;
 pub mod pack;
 pub mod state;

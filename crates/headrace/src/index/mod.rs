@@ -2,18 +2,19 @@
 
 mod build;
 pub mod cache;
+pub(crate) mod chunks;
 mod column;
-mod count;
+pub(crate) mod count;
 mod facts;
 mod glob;
 mod identity;
 pub mod listing;
 mod progress;
-mod read;
+pub(crate) mod read;
 mod table;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -13,6 +13,8 @@ pub enum Phase {
     Footers,
     /// Levels of column chunks are being read, to count tokens that footers do not tell.
     Levels,
+    /// Row groups are being read whole, to find what is damaged.
+    Pages,
     /// All is done.
     Done,
 }
@@ -42,6 +44,7 @@ impl Progress {
             1 => Phase::Listing,
             2 => Phase::Footers,
             3 => Phase::Levels,
+            4 => Phase::Pages,
             _ => Phase::Done,
         }
     }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use parquet::file::metadata::ParquetMetaData;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Place, Result};
 use crate::format::parquet::FileFooter;
-use crate::format::parquet::footer::{TAIL_BYTES, footer_len, read_footer};
+use crate::format::parquet::footer::{TAIL_BYTES, footer_len, parse, read_footer};
 use crate::index::Progress;
 use crate::index::table::FileRead;
 use crate::store::{Fetch, Object, Store};
@@ -97,10 +98,26 @@ pub(crate) fn read_footers(
     cancel: &Cancel,
     progress: &Progress,
 ) -> Result<Vec<FileRead>> {
+    let keep =
+        |_: &Object, read: Result<(FileFooter, u128)>| read.map(|(footer, digest)| FileRead::new(footer, digest));
+    each_footer(store, objects, wanted, limit, cancel, progress, keep)
+}
+
+/// The same, with what `keep` makes of each footer, or of the error that came in its stead. What it returns as an
+/// error ends the reading.
+pub(crate) fn each_footer<T: Send>(
+    store: &Arc<dyn Store>,
+    objects: &[Object],
+    wanted: &[usize],
+    limit: Option<usize>,
+    cancel: &Cancel,
+    progress: &Progress,
+    keep: impl Fn(&Object, Result<(FileFooter, u128)>) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
     let ahead = if store.is_remote() { AHEAD } else { 1 };
     let work = |buffer: &mut Vec<u8>,
                 take: &mut dyn FnMut() -> Option<usize>,
-                done: &mut dyn FnMut(usize, FileRead)|
+                done: &mut dyn FnMut(usize, T)|
      -> Result<(), (usize, Error)> {
         let mut started: VecDeque<(usize, Fetch)> = VecDeque::with_capacity(ahead);
         loop {
@@ -110,9 +127,8 @@ pub(crate) fn read_footers(
             }
             let Some((number, fetch)) = started.pop_front() else { return Ok(()) };
             let object = &objects[wanted[number]];
-            let (footer, digest) =
-                finish(store.as_ref(), object, fetch, cancel, buffer).map_err(|error| (number, error))?;
-            done(number, FileRead::new(footer, digest));
+            let read = finish(store.as_ref(), object, fetch, cancel, buffer, read_footer);
+            done(number, keep(object, read).map_err(|error| (number, error))?);
             progress.step();
         }
     };
@@ -124,8 +140,14 @@ pub(crate) fn read_footers(
 
 /// Reads the footer of one file.
 pub(crate) fn read_one(store: &dyn Store, object: &Object, cancel: &Cancel) -> Result<FileFooter> {
-    let (footer, _) = finish(store, object, start(store, object), cancel, &mut Vec::new())?;
+    let (footer, _) = finish(store, object, start(store, object), cancel, &mut Vec::new(), read_footer)?;
     Ok(footer)
+}
+
+/// Reads the footer of one file, and all that the `parquet` crate makes of it.
+pub(crate) fn read_whole(store: &dyn Store, object: &Object, cancel: &Cancel) -> Result<(FileFooter, ParquetMetaData)> {
+    let (read, _) = finish(store, object, start(store, object), cancel, &mut Vec::new(), parse)?;
+    Ok(read)
 }
 
 fn start(store: &dyn Store, object: &Object) -> Fetch {
@@ -133,14 +155,15 @@ fn start(store: &dyn Store, object: &Object) -> Fetch {
     store.fetch(object, object.size.saturating_sub(tail)..object.size)
 }
 
-/// The footer, and the digest of its bytes.
-fn finish(
+/// What `parse` makes of the footer, and the digest of its bytes.
+fn finish<T>(
     store: &dyn Store,
     object: &Object,
     tail: Fetch,
     cancel: &Cancel,
     buffer: &mut Vec<u8>,
-) -> Result<(FileFooter, u128)> {
+    parse: impl Fn(&[u8], u64, &Place) -> Result<T>,
+) -> Result<(T, u128)> {
     let place = Place::file(store.uri(&object.path));
     buffer.clear();
     if object.size == 0 {
@@ -162,7 +185,7 @@ fn finish(
     }
     let end = buffer.len() - TAIL_BYTES as usize;
     let bytes = &buffer[end - len as usize..end];
-    let footer = read_footer(bytes, object.size, &place)?;
+    let footer = parse(bytes, object.size, &place)?;
     let digest = xxh3_128(bytes);
     // A rare huge footer must not stay in memory for all the files that follow.
     if buffer.capacity() > 4 << 20 {

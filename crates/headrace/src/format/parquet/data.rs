@@ -100,7 +100,7 @@ impl ChunkDecoder {
         body: &mut Vec<u8>,
         sink: &mut dyn TokenSink,
     ) -> Result<(), Fault> {
-        let PageKind::DataV2 { levels: count, rows, encoding, def_bytes, rep_bytes, is_compressed } = kind else {
+        let PageKind::DataV2 { levels: count, rows, encoding, def_bytes, rep_bytes, is_compressed, .. } = kind else {
             return Ok(());
         };
         self.check_count(count, encoding)?;

@@ -55,6 +55,8 @@ pub struct RowGroupFooter {
 pub struct ColumnFooter {
     /// The name by which a user selects it: the dotted path of the list.
     pub name: String,
+    /// Its number among the leaves of the file's schema.
+    pub leaf: usize,
     /// Its chunks, one a row group.
     pub chunks: Vec<ChunkFooter>,
 }
@@ -141,6 +143,11 @@ pub fn footer_len(file_size: u64, tail: &[u8], place: &Place) -> Result<u32> {
 
 /// Reads a footer: the `footer_len` bytes before a file's last eight.
 pub fn read_footer(bytes: &[u8], file_size: u64, place: &Place) -> Result<FileFooter> {
+    parse(bytes, file_size, place).map(|(footer, _)| footer)
+}
+
+/// The same, with all that the `parquet` crate makes of it.
+pub(crate) fn parse(bytes: &[u8], file_size: u64, place: &Place) -> Result<(FileFooter, ParquetMetaData)> {
     check_footer(bytes).map_err(|flaw| Error::data(place.clone(), format!("footer: {}", flaw.0)))?;
     let metadata = catch_unwind(|| ParquetMetaDataReader::decode_metadata(bytes));
     let metadata = match metadata {
@@ -149,11 +156,12 @@ pub fn read_footer(bytes: &[u8], file_size: u64, place: &Place) -> Result<FileFo
         Err(_) => return Err(Error::data(place.clone(), "expected a footer, found bytes that are none")),
     };
     // Offsets in the footer are only checked below, and nothing of it is shared: a panic leaves nothing half done.
-    catch_unwind(AssertUnwindSafe(|| {
+    let footer = catch_unwind(AssertUnwindSafe(|| {
         let data_end = file_size.saturating_sub(TAIL_BYTES).saturating_sub(bytes.len() as u64);
         Reading { metadata: &metadata, data_end, place }.file()
     }))
-    .unwrap_or_else(|_| Err(Error::data(place.clone(), "expected a footer, found one that contradicts itself")))
+    .unwrap_or_else(|_| Err(Error::data(place.clone(), "expected a footer, found one that contradicts itself")))?;
+    Ok((footer, metadata))
 }
 
 /// The schema as Arrow has it; with a hint that does not fit, as it would be without one.
@@ -185,7 +193,7 @@ impl Reading<'_> {
         for (number, leaf) in leaves.iter().enumerate() {
             if let Some(shape) = leaf.shape {
                 let chunks = Vec::with_capacity(self.metadata.num_row_groups());
-                columns.push((shape, number, ColumnFooter { name: leaf.name.clone(), chunks }));
+                columns.push((shape, number, ColumnFooter { name: leaf.name.clone(), leaf: number, chunks }));
             }
         }
         let mut sum = 0_u64;

@@ -5,7 +5,9 @@
 //! needed to decode it: footers are read once, when the dataset is indexed.
 //!
 //! [`footer`] finds the chunks, [`decoder`] reads them, and [`fallback`] reads the rare ones that it does not know.
+//! `check` reads chunks of all other columns, to tell whether they can be read.
 
+pub(crate) mod check;
 mod codec;
 mod data;
 pub mod decoder;

@@ -29,7 +29,15 @@ pub(super) enum PageKind {
     /// A data page of version 1: levels and values are compressed together.
     DataV1 { levels: u64, encoding: i32, def_encoding: i32, rep_encoding: i32 },
     /// A data page of version 2: levels are not compressed.
-    DataV2 { levels: u64, rows: u64, encoding: i32, def_bytes: usize, rep_bytes: usize, is_compressed: bool },
+    DataV2 {
+        levels: u64,
+        nulls: u64,
+        rows: u64,
+        encoding: i32,
+        def_bytes: usize,
+        rep_bytes: usize,
+        is_compressed: bool,
+    },
     /// An index page, or a kind that came later than this reader: to be skipped.
     Other,
 }
@@ -87,6 +95,8 @@ fn header(reader: &mut Reader<'_>) -> Read<PageHeader> {
             let fields = nested[8].ok_or_else(|| flaw!("expected a version 2 data page header, found none"))?;
             PageKind::DataV2 {
                 levels: size(wanted(&fields, 1, "num_values")?, "num_values")? as u64,
+                // The token decoder counts nulls itself: a header without them serves it as well.
+                nulls: size(fields[2].unwrap_or_default(), "num_nulls")? as u64,
                 rows: size(wanted(&fields, 3, "num_rows")?, "num_rows")? as u64,
                 encoding: small(&fields, 4, "encoding")?,
                 def_bytes: size(wanted(&fields, 5, "definition_levels_byte_length")?, "definition_levels_byte_length")?,

@@ -1,0 +1,84 @@
+//! Looking at datasets, for the command line.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use headrace::cancel::Cancel;
+use headrace::engine::{Options, Shares};
+use headrace::index::Progress;
+use headrace::inspect::{self, QUANTILES, VerifyOptions};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::blocking::blocking;
+use crate::errors::to_python;
+use crate::index::{Index, tell};
+use crate::run::{Run, Steps, check_rank};
+
+/// How long the documents of a token column are. Reads the whole column.
+#[pyfunction]
+#[pyo3(signature = (index, column, *, progress))]
+pub(crate) fn lengths<'py>(
+    py: Python<'py>,
+    index: &Index,
+    column: &str,
+    progress: &Bound<'_, PyAny>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let (cancel, counts) = (Cancel::new(), Progress::new());
+    let tick = |_: Python<'_>| tell(progress, &counts);
+    let found = blocking(py, &cancel, tick, || inspect::lengths(&index.0, column, &cancel, &counts))?;
+    let buckets = found.buckets.iter().map(|bucket| (bucket.from, bucket.to, bucket.documents, bucket.tokens));
+    let lengths = PyDict::new(py);
+    lengths.set_item("documents", found.documents)?;
+    lengths.set_item("tokens", found.tokens)?;
+    lengths.set_item("min", found.min)?;
+    lengths.set_item("max", found.max)?;
+    lengths.set_item("quantiles", QUANTILES.into_iter().zip(found.quantiles).collect::<Vec<_>>())?;
+    lengths.set_item("buckets", buckets.collect::<Vec<_>>())?;
+    Ok(lengths)
+}
+
+/// (file, row group, column, row, message)
+type FaultTuple = (String, Option<u32>, Option<String>, Option<u64>, String);
+
+/// ((files, row groups, rows, tokens), faults)
+type ReportTuple = ((u64, u64, u64, u64), Vec<FaultTuple>);
+
+/// Reads everything: (files, row groups, rows, tokens) and all that is wrong.
+#[pyfunction]
+#[pyo3(signature = (urls, *, storage_options, column, progress))]
+pub(crate) fn verify(
+    py: Python<'_>,
+    urls: Vec<String>,
+    storage_options: BTreeMap<String, String>,
+    column: Option<String>,
+    progress: &Bound<'_, PyAny>,
+) -> PyResult<ReportTuple> {
+    let options = VerifyOptions { storage_options, column, threads: None };
+    let (cancel, counts) = (Cancel::new(), Progress::new());
+    let tick = |_: Python<'_>| tell(progress, &counts);
+    let report = blocking(py, &cancel, tick, || inspect::verify(&urls, &options, &cancel, &counts))?;
+    let faults = report.faults.into_iter();
+    let faults = faults.map(|fault| (fault.uri, fault.row_group, fault.column, fault.row, fault.message));
+    Ok(((report.files, report.row_groups, report.rows, report.tokens), faults.collect()))
+}
+
+/// Bytes of a rank's batches and buffers: what it holds beside decoded windows.
+///
+/// Raises BudgetError if `memory` is too small for them.
+#[pyfunction]
+#[pyo3(signature = (run, steps, *, world, workers, memory, prefetch))]
+pub(crate) fn fixed_memory(
+    run: &Run,
+    steps: &Steps,
+    world: u64,
+    workers: usize,
+    memory: u64,
+    prefetch: usize,
+) -> PyResult<u64> {
+    check_rank(world, 0)?;
+    let (steps, spill) = (steps.0.clone(), PathBuf::new());
+    let options =
+        Options { world, rank: 0, steps, start: 0, stop: None, skip: Vec::new(), workers, memory, prefetch, spill };
+    Shares::new(&run.0, &options).map(|shares| shares.fixed).map_err(to_python)
+}

@@ -1,0 +1,200 @@
+"""The command line: `headrace inspect | verify | plan | show | index | demo`.
+
+Here is what each command takes. What it does is in a module of its own, imported when it is called, so that
+``headrace --help`` loads none of them.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="headrace",
+    help="Look at training data where it lies, and at the rows that a run makes of it.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+_MOST = 2**32 - 1
+_INT32 = 2**31
+
+Urls = Annotated[
+    list[str], typer.Argument(metavar="URL...", help="A folder, file, glob or s3:// URL; several make one dataset.")
+]
+Column = Annotated[
+    str | None, typer.Option(help='The token column, such as "tokens" or "a.b"; by default "tokens", or the only one.')
+]
+StorageOptions = Annotated[
+    list[str] | None,
+    typer.Option("--storage-option", metavar="KEY=VALUE", help="A setting of the store; may be repeated."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SeqLen = Annotated[int, typer.Option(min=1, max=_INT32 - 1, help="Tokens in a row.")]
+GlobalBatch = Annotated[int, typer.Option("--batch", min=1, max=_MOST, help="Rows of all ranks in a step.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**64 - 1, help="The seed of the order.")]
+Shuffle = Annotated[bool, typer.Option(help="Shuffle, or keep the order of storage.")]
+Window = Annotated[int | None, typer.Option(min=1, max=_MOST, help="Row groups that are shuffled together.")]
+Lanes = Annotated[int | None, typer.Option(min=1, max=_MOST, help="Lanes; by default from the data and the batch.")]
+Memory = Annotated[str, typer.Option(metavar="SIZE", help="The memory budget of a rank.")]
+EosId = Annotated[int | None, typer.Option(min=-_INT32, max=_INT32 - 1, help="Put behind each document.")]
+BosId = Annotated[int | None, typer.Option(min=-_INT32, max=_INT32 - 1, help="Put before each document.")]
+Overlap = Annotated[int, typer.Option(min=0, help="Tokens with which the next row begins.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from headrace import __version__
+
+        print(f"headrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(  # pyright: ignore[reportUnusedFunction]
+    _show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Look at training data where it lies, and at the rows that a run makes of it."""
+
+
+@app.command("inspect")
+def _inspect(  # pyright: ignore[reportUnusedFunction]
+    urls: Urls,
+    column: Column = None,
+    lengths: Annotated[bool, typer.Option(help="Read the token column to count documents by length.")] = True,
+    storage_option: StorageOptions = None,
+    json: Json = False,
+) -> None:
+    """Files, row groups, documents, tokens, codec, and how long documents are."""
+    from headrace.cli import inspect as command
+    from headrace.cli._common import clean
+
+    clean("inspect", command.run, urls, column=column, lengths=lengths, storage_option=storage_option, as_json=json)
+
+
+@app.command("verify")
+def _verify(  # pyright: ignore[reportUnusedFunction]
+    urls: Urls,
+    column: Annotated[
+        str | None,
+        typer.Option(help="The token column, which each file must have; by default each list of integers is one."),
+    ] = None,
+    storage_option: StorageOptions = None,
+    json: Json = False,
+) -> None:
+    """Read everything and print each fault with its place; exit code 1 if there is one."""
+    from headrace.cli import verify as command
+    from headrace.cli._common import clean
+
+    clean("verify", command.run, urls, column=column, storage_option=storage_option, as_json=json)
+
+
+@app.command("plan")
+def _plan(  # pyright: ignore[reportUnusedFunction]
+    urls: Urls,
+    seq_len: SeqLen,
+    batch: GlobalBatch,
+    world: Annotated[int, typer.Option(min=1, max=_MOST, help="Ranks.")] = 1,
+    window: Window = None,
+    lanes: Lanes = None,
+    seed: Seed = 0,
+    shuffle: Shuffle = True,
+    memory: Memory = "2GiB",
+    eos_id: EosId = None,
+    bos_id: BosId = None,
+    overlap: Overlap = 0,
+    column: Column = None,
+    storage_option: StorageOptions = None,
+    json: Json = False,
+) -> None:
+    """What a run would do: steps, tokens, bytes that each rank reads, memory."""
+    from headrace.cli import plan as command
+    from headrace.cli._common import Packing, clean
+
+    packing = Packing(seq_len, column, eos_id, bos_id, overlap)
+    clean(
+        "plan",
+        command.run,
+        urls,
+        packing=packing,
+        order=command.Order(batch, world, window, lanes, seed, shuffle, memory),
+        storage_option=storage_option,
+        as_json=json,
+    )
+
+
+@app.command("show")
+def _show(  # pyright: ignore[reportUnusedFunction]
+    urls: Urls,
+    seq_len: SeqLen,
+    batch: GlobalBatch,
+    step: Annotated[int, typer.Option(min=0, max=2**40, help="The step, from 0.")],
+    row: Annotated[int, typer.Option(min=0, max=_MOST, help="The row of the global batch, from 0.")],
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A tokenizers JSON file, to show the text.")
+    ] = None,
+    window: Window = None,
+    lanes: Lanes = None,
+    seed: Seed = 0,
+    shuffle: Shuffle = True,
+    memory: Memory = "2GiB",
+    eos_id: EosId = None,
+    bos_id: BosId = None,
+    overlap: Overlap = 0,
+    column: Column = None,
+    storage_option: StorageOptions = None,
+    json: Json = False,
+) -> None:
+    """A row of a step: its tokens, the documents that they come from, and their text."""
+    from headrace.cli import show as command
+    from headrace.cli._common import Packing, clean
+
+    clean(
+        "show",
+        command.run,
+        urls,
+        packing=Packing(seq_len, column, eos_id, bos_id, overlap),
+        order=command.Order(batch, window, lanes, seed, shuffle, memory),
+        step=step,
+        row=row,
+        tokenizer=tokenizer,
+        storage_option=storage_option,
+        as_json=json,
+    )
+
+
+@app.command("index")
+def _index(  # pyright: ignore[reportUnusedFunction]
+    urls: Urls,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Write the index next to the data.")] = False,
+    column: Annotated[
+        str | None, typer.Option(help="A token column whose tokens and documents are to be counted as well.")
+    ] = None,
+    storage_option: StorageOptions = None,
+    json: Json = False,
+) -> None:
+    """Read all footers anew and save the index, in the cache folder or also next to the data."""
+    from headrace.cli import index as command
+    from headrace.cli._common import clean
+
+    clean("index", command.run, urls, in_place=in_place, column=column, storage_option=storage_option, as_json=json)
+
+
+@app.command(
+    "demo",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
+def _demo(  # pyright: ignore[reportUnusedFunction]
+    context: typer.Context,
+) -> None:
+    """Load this machine's own text, kill the run, resume it on other ranks, compare."""
+    from headrace.demo.run import main as run
+
+    run(context.args)

@@ -1,0 +1,42 @@
+"""`headrace verify`: whether all of a dataset can be read."""
+
+import sys
+from typing import Any
+
+from headrace import _core
+from headrace._progress import index_progress
+from headrace.cli._common import plural, print_json, storage_options
+
+__all__ = ["run"]
+
+
+def run(urls: list[str], *, column: str | None, storage_option: list[str] | None, as_json: bool) -> int:
+    """Reads everything; 1 if anything is wrong."""
+    with index_progress() as progress:
+        (files, row_groups, rows, tokens), found = _core.verify(
+            urls, storage_options=storage_options(storage_option), column=column, progress=progress
+        )
+    names = ("file", "row_group", "column", "row", "message")
+    faults: list[dict[str, Any]] = [dict(zip(names, fault, strict=True)) for fault in found]
+    if as_json:
+        counts = {"files": files, "row_groups": row_groups, "documents": rows, "tokens": tokens}
+        print_json(counts | {"faults": faults})
+        return 1 if faults else 0
+    for fault in faults:
+        print(_line(fault))
+    sys.stdout.flush()
+    verdict = plural(len(faults), "fault") if faults else "no fault"
+    counts = ((files, "file"), (row_groups, "row group"), (rows, "document"), (tokens, "token"))
+    print(", ".join(plural(count, name) for count, name in counts) + f": {verdict}")
+    return 1 if faults else 0
+
+
+def _line(fault: dict[str, Any]) -> str:
+    """A fault on one line, whatever its message and its file are called."""
+    place = str(fault["file"])
+    if fault["column"] is not None:
+        place += f", column {fault['column']!r}"
+    for name in ("row_group", "row"):
+        if fault[name] is not None:
+            place += f", {name.replace('_', ' ')} {fault[name]}"
+    return "; ".join(f"{place}: {fault['message']}".splitlines())
