@@ -6,9 +6,9 @@
         server.environment()              # AWS_* variables for a child process
 
 The server's program is built once with `go install` into `$XDG_CACHE_HOME/headrace-tests/bin` (or below `~/.cache`);
-`ensure_program()` is what does that, so that a set-up step can do it before the tests run. `python s3_server.py --serve`
-runs a server until its standard input ends, and prints its settings as one line of JSON; `--run COMMAND...` runs a
-command beside a server and a fault proxy.
+`ensure_program()` is what does that, so that a set-up step can do it before the tests run. `python s3_server.py
+--serve` runs a server until its standard input ends, and prints its settings as one line of JSON; `--run COMMAND...`
+runs a command beside a server and a fault proxy.
 
 Needs nothing but the standard library, and `go` if the program is not there yet.
 """
@@ -70,7 +70,7 @@ def ensure_program() -> Path:
         )
     program.parent.mkdir(parents=True, exist_ok=True)
     # Two test runs may want it at once: one builds, the other waits for it.
-    with open(program.parent / ".lock", "w") as lock:
+    with (program.parent / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if program.exists():
             return program
@@ -85,7 +85,7 @@ def ensure_program() -> Path:
             )
             if done.returncode != 0:
                 raise RuntimeError(f"go install {MODULE}@{VERSION} failed:\n{done.stderr[-2000:]}")
-            os.replace(Path(folder) / "versitygw", program)
+            (Path(folder) / "versitygw").replace(program)
     return program
 
 
@@ -111,7 +111,7 @@ def sign(
         secret: The secret key.
         region: The region.
     """
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     stamp, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
     digest = hashlib.sha256(body).hexdigest()
     headers = {"host": host, "x-amz-content-sha256": digest, "x-amz-date": stamp}
@@ -180,7 +180,7 @@ class S3Server:
         command = [str(program), "--port", f"127.0.0.1:{self.port}", "--access", self.key, "--secret", self.secret]
         # Attributes (entity tags) go into a folder of their own: not every file system has extended attributes.
         command += ["--region", REGION, "--quiet", "posix", "--sidecar", str(root / "sidecar"), str(root / "data")]
-        self._log = open(root / "log", "wb")
+        self._log = (root / "log").open("wb")
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT, cwd=root
         )
@@ -191,7 +191,8 @@ class S3Server:
             raise
 
     def _wait(self) -> None:
-        assert self._process is not None and self._folder is not None
+        assert self._process is not None
+        assert self._folder is not None
         deadline = time.monotonic() + START_TIMEOUT
         while True:
             with contextlib.suppress(OSError):

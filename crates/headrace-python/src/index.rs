@@ -114,10 +114,10 @@ impl Index {
         self.0.notes.clone()
     }
 
-    /// The token columns' names.
+    /// The names of the token columns that every file has.
     #[getter]
     fn columns(&self) -> Vec<String> {
-        self.0.columns.iter().map(|column| column.name.clone()).collect()
+        self.0.columns.iter().filter(|column| column.is_whole()).map(|column| column.name.clone()).collect()
     }
 
     /// What the footers, and what was counted, say of a token column.

@@ -6,7 +6,6 @@ from headrace import _core
 from headrace._progress import index_progress
 from headrace._units import show_bytes
 from headrace.cli._common import chosen_column, console, core_of, facts, open_dataset, print_json
-from headrace.errors import DataError
 
 __all__ = ["run"]
 
@@ -49,11 +48,8 @@ def run(urls: list[str], *, column: str | None, lengths: bool, storage_option: l
 
 
 def _column(core: _core.Index, name: str) -> dict[str, Any]:
-    """What the footers say of a column; of one that some files lack, which."""
-    try:
-        info = core.column_info(name)
-    except DataError as error:
-        return {"error": str(error)}
+    """What the footers say of a column."""
+    info = core.column_info(name)
     info["documents_with_tokens"] = info.pop("documents")
     return info
 
@@ -91,9 +87,6 @@ def _print(report: dict[str, Any]) -> None:
         pairs.append(("tokens", "no column is a list of integers"))
     out.print(facts(pairs))
     for name, info in report["columns"].items():
-        if "error" in info:
-            out.print(f"\ntoken column {name!r}: {info['error']}")
-            continue
         out.print(f"\ntoken column {name!r}")
         details = [
             ("  type", info["type"]),

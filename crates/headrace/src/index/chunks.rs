@@ -49,6 +49,27 @@ impl ChunkReader {
         cancel: &Cancel,
         sink: &mut dyn TokenSink,
     ) -> Result<()> {
+        let done = self.read_within(store, object, chunk, place.clone(), lengths_only, cancel, sink);
+        done.map_err(|error| match error {
+            // What the error says of a memory budget is for those who train.
+            Error::Memory { needed, available, .. } => {
+                Error::data(place, format!("expected a page of at most {available} bytes, found one of {needed}"))
+            }
+            other => other,
+        })
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "those of `read`")]
+    fn read_within(
+        &mut self,
+        store: &Arc<dyn Store>,
+        object: &Object,
+        chunk: &TokenChunk,
+        place: Place,
+        lengths_only: bool,
+        cancel: &Cancel,
+        sink: &mut dyn TokenSink,
+    ) -> Result<()> {
         let mut stream = stream(store, object, chunk.start, chunk.len, cancel);
         self.buffer.clear();
         let mut fill = |buffer: &mut Vec<u8>, want: usize| stream.fill(buffer, want);

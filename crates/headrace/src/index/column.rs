@@ -8,6 +8,13 @@ use crate::index::read::read_one;
 use crate::index::table::is_missing;
 use crate::index::{Index, Phase, Progress, TokenColumn, UNKNOWN};
 
+impl TokenColumn {
+    /// Whether every file with rows has it.
+    pub fn is_whole(&self) -> bool {
+        !self.chunks.iter().any(is_missing)
+    }
+}
+
 impl Index {
     /// Makes all counts of a column known, of tokens and of documents, and saves what it found.
     ///
