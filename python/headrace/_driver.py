@@ -4,6 +4,7 @@ A driver is not for users; `DataLoader` is its facade and adds documentation and
 """
 
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
@@ -44,19 +45,29 @@ class Driver:
         self._ranks = (rank, world_size)
         self._loaded: dict[str, Any] | None = None
         self._resolved: tuple[_run.Run, _run.Position] | None = None
+        self._moved = False
+        """Whether the run stands elsewhere than `given` and the loaded state say."""
         self._feed: _Feed | None = None
+        self._busy = threading.Lock()
+        self._counts: dict[str, int] = {"windows": 0, "windows_spilled": 0, "window_bytes": 0, "chunk_bytes": 0}
 
     def here(self) -> tuple[_run.Run, _run.Position]:
-        """The run and where it stands; the rank is looked up again, for a process group may have come up since."""
-        ranks = resolve_rank(*self._ranks)
-        if self._resolved is None or (self._resolved[0].rank, self._resolved[0].world_size) != ranks:
-            self._resolved = self._resolve(self._loaded)
+        """The run and where it stands; the rank is looked up again, for a process group may have come or gone since."""
+        rank, world_size = resolve_rank(*self._ranks)
+        if self._resolved is None or (not self._moved and (rank, world_size) != self._resolved[0].ranks):
+            # Nothing was done yet: as if the loader had been made now.
+            self._resolved = _run.start(self.dataset, self.given, world_size, rank, self._loaded)
+        elif (rank, world_size) != self._resolved[0].ranks:
+            self.iteration += 1
+            self.close()
+            self._resolved = _run.on_other_ranks(self.dataset, self.given, *self._resolved, world_size, rank)
         return self._resolved
 
     def load(self, state: dict[str, Any]) -> None:
         """Goes on from a state, which was checked against the data; on an error everything is as it was."""
-        self._resolved = self._resolve(state)
-        self._loaded = state
+        rank, world_size = resolve_rank(*self._ranks)
+        self._resolved = _run.start(self.dataset, self.given, world_size, rank, state)
+        self._loaded, self._moved = state, False
         self.iteration += 1
         self.close()
 
@@ -67,13 +78,13 @@ class Driver:
 
     def change(self, position: _run.Position) -> None:
         """Changes what comes next; what was prepared is made anew."""
-        self._resolved = (self.here()[0], position)
+        self._stand(self.here()[0], position)
         self.close()
 
     def epoch(self) -> int:
-        """The epoch of the next step that is given."""
+        """The epoch of the next step."""
         run, position = self.here()
-        return position.steps.epoch_of(run.core, position.passed_over(position.step))
+        return position.steps.epoch_of(run.core, position.step)
 
     def first_step(self, epoch: int) -> int:
         """The first step of an epoch, as the batch sizes are now."""
@@ -82,33 +93,55 @@ class Driver:
 
     def next(self, stop: int) -> Batch | None:
         """The next batch, if its step comes before `stop`."""
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("another thread is waiting for this loader's next batch")
+        try:
+            return self._next(stop)
+        finally:
+            self._busy.release()
+
+    def _next(self, stop: int) -> Batch | None:
         run, position = self.here()
-        step = position.passed_over(position.step)
-        if step >= stop:
-            self._resolved = (run, replace(position, step=step))
+        if position.step >= stop:
             return None
-        if self._feed is None or self._feed.step != step:
+        try:
+            feed = self._feed = self._feed or _Feed(self, run, position)
+            core = feed.next(position.step, self.resources.timeout)
+            after = self._stand(run, replace(position, step=position.step + 1))
+        except TimeoutError:
+            raise
+        except BaseException:
+            # Interrupted or failed somewhere between the engine and here: the next call begins at this step again.
             self.close()
-            self._feed = _Feed(self, run, replace(position, step=step))
-        core = self._feed.next(self.resources.timeout)
-        after = replace(position, step=step + 1)
-        self._feed.step = after.passed_over(after.step)
-        self._resolved = (run, after)
+            raise
         return Batch(core, {"tokens": self.dataset.packing.name}, _Snapshot(self.dataset, run, after))
 
     def counters(self) -> dict[str, int]:
-        """What the engine did since it was started, if there is one."""
-        return self._feed.core.counters() if self._feed else {}
+        """What the engines of this loader did so far, together."""
+        counts = dict(self._counts)
+        if self._feed is not None:
+            _add(counts, self._feed.core.counters())
+        return counts
 
     def close(self) -> None:
         """Ends the engine's threads; the position stays."""
         if self._feed is not None:
-            self._feed.core.close()
-            self._feed = None
+            feed, self._feed = self._feed, None
+            _add(self._counts, feed.core.counters())
+            feed.core.close()
 
-    def _resolve(self, state: Mapping[str, Any] | None) -> tuple[_run.Run, _run.Position]:
-        rank, world_size = resolve_rank(*self._ranks)
-        return _run.start(self.dataset, self.given, world_size, rank, state)
+    def _stand(self, run: _run.Run, position: _run.Position) -> _run.Position:
+        """Notes where the run stands: at a step that is not passed over."""
+        position = replace(position, step=position.passed_over(position.step))
+        self._resolved = (run, position)
+        self._moved = True
+        return position
+
+
+def _add(counts: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, count in more.items():
+        # The largest window is no sum.
+        counts[name] = max(counts[name], count) if name == "window_bytes" else counts[name] + count
 
 
 class _Snapshot:
@@ -119,15 +152,14 @@ class _Snapshot:
 
     def __call__(self) -> dict[str, Any]:
         dataset, run, position = self._saved
-        _run.keep_file_table(dataset)
+        _run.keep_file_table(dataset, run)
         return run.state(position)
 
 
 class _Feed:
-    """An engine, the step of the batch that it gives next, and the process that it lives in."""
+    """An engine, and the process that it lives in."""
 
     def __init__(self, driver: Driver, run: _run.Run, position: _run.Position) -> None:
-        self.step = position.step
         self._process = os.getpid()
         self.core = _core.Engine(
             run.core,
@@ -142,7 +174,7 @@ class _Feed:
             spill=driver.spill,
         )
 
-    def next(self, timeout: float | None) -> _core.Batch:
+    def next(self, step: int, timeout: float | None) -> _core.Batch:
         """The engine's next batch, which must be that of `step`."""
         if os.getpid() != self._process:
             raise RuntimeError(
@@ -150,7 +182,7 @@ class _Feed:
                 "hint: make the loader in the process that uses it, or start processes with the 'spawn' method"
             )
         batch = self.core.next(timeout)
-        if batch is None or batch.step != self.step:
+        if batch is None or batch.step != step:
             found = "nothing" if batch is None else f"step {batch.step}"
-            raise RuntimeError(f"expected the batch of step {self.step}, the engine gave {found}; please report it")
+            raise RuntimeError(f"expected the batch of step {step}, the engine gave {found}; please report it")
         return batch

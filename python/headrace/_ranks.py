@@ -11,7 +11,7 @@ def resolve_rank(rank: SupportsIndex | None, world_size: SupportsIndex | None) -
     """(rank, ranks): the arguments, else torch.distributed if it is initialised, else RANK and WORLD_SIZE, else (0, 1).
 
     Raises:
-        ValueError: if only one of the two is given, or the rank is not in ``range(world_size)``.
+        ValueError: if only one of the two is given or in the environment, or the rank is not in ``range(world_size)``.
     """
     if (rank is None) != (world_size is None):
         raise ValueError(f"rank and world_size go together, got rank={rank}, world_size={world_size}")
@@ -21,7 +21,10 @@ def resolve_rank(rank: SupportsIndex | None, world_size: SupportsIndex | None) -
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return _checked(int(distributed.get_rank()), int(distributed.get_world_size()), "torch.distributed")
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if ("RANK" in os.environ) != ("WORLD_SIZE" in os.environ):
+        found, missing = ("RANK", "WORLD_SIZE") if "RANK" in os.environ else ("WORLD_SIZE", "RANK")
+        raise ValueError(f"the environment has {found} and not {missing}: they go together")
+    if "RANK" in os.environ:
         return _checked(_from_environment("RANK"), _from_environment("WORLD_SIZE"), "environment variables")
     return 0, 1
 

@@ -5,7 +5,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -50,6 +50,11 @@ class Position:
                 step = stop
         return step
 
+    def batches_to_come(self) -> list[int]:
+        """The batch size of the next step, and those that follow it; of past ones other ranks need not know."""
+        coming = [batch for step, _, batch in self.steps.segments if step > self.step]
+        return [self.steps.batch_of(self.step), *coming]
+
     def count(self, start: int, stop: int) -> int:
         """Steps in ``range(start, stop)`` that are not passed over."""
         out = sum(max(0, min(stop, last) - max(start, first)) for first, last in self.skipped)
@@ -69,6 +74,11 @@ class Run:
     window: int
     fixed: Mapping[str, Any] = field(repr=False)
     """The part of a state that does not change during a run."""
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """The rank, and the number of ranks."""
+        return self.rank, self.world_size
 
     def state(self, position: Position) -> dict[str, Any]:
         """The state at a position, as plain JSON types."""
@@ -91,7 +101,7 @@ def start(
         StateMismatch: if an argument contradicts the state.
     """
     position = _position(given, world_size, state)
-    for _, _, batch in position.steps.segments:
+    for batch in position.batches_to_come():
         check_divides(batch, world_size)
     chunks, batch = dataset.core.row_group_count, position.steps.largest_batch
     seed = _choose("seed", given.seed, state, 0)
@@ -120,8 +130,9 @@ def start(
         epochs=given.epochs,
         pad=given.pad,
     )
-    for _, _, batch in position.steps.segments:
+    for batch in position.batches_to_come():
         core.check_enough(batch)
+    core.check_row(position.steps.row_of(position.step))
     fixed: dict[str, Any] = {
         "schema": SCHEMA,
         "order": ORDER,
@@ -134,6 +145,22 @@ def start(
         "sources": [source(dataset)],
     }
     return Run(core, world_size, rank, seed, shuffle, lanes, window, fixed), position
+
+
+def on_other_ranks(
+    dataset: PackedDataset, given: Given, run: Run, position: Position, world_size: int, rank: int
+) -> tuple[Run, Position]:
+    """The same run at the same place, when the ranks have changed under it.
+
+    Raises:
+        ValueError: if the new number of ranks does not divide a batch.
+    """
+    moved, restarted = start(dataset, given, world_size, rank, run.state(position))
+    if given.batch_size is not None:
+        return moved, restarted
+    for batch in position.batches_to_come():
+        check_divides(batch, world_size)
+    return moved, position
 
 
 def check_divides(batch: int, world_size: int) -> None:
@@ -150,9 +177,11 @@ def check_divides(batch: int, world_size: int) -> None:
 def check_schedule(value: SupportsIndex | Mapping[int, int]) -> dict[int, int]:
     """A batch size, or a dict from steps to batch sizes, as a schedule."""
     if not isinstance(value, Mapping):
-        return {0: as_int(value, "global_batch_size", least=1)}
+        return {0: as_int(value, "global_batch_size", least=1, most=2**32 - 1)}
     schedule = {
-        as_int(step, "a step of global_batch_size", least=0): as_int(batch, f"global_batch_size[{step!r}]", least=1)
+        as_int(step, "a step of global_batch_size", least=0, most=2**62): as_int(
+            batch, f"global_batch_size[{step!r}]", least=1, most=2**32 - 1
+        )
         for step, batch in value.items()
     }
     if 0 not in schedule:
@@ -185,9 +214,9 @@ def check_same_data(dataset: PackedDataset, state: Mapping[str, Any], *, strict:
     if unknown := set(state["pipeline"]) - set(dataset.packing.identity()):
         raise StateMismatch(f"state: unknown key {sorted(unknown)[0]!r} in its pipeline")
     here = source(dataset)
-    if len(state["sources"]) != 1 or set(state["sources"][0]) != set(here):
+    there: dict[str, Any] = state["sources"][0] if len(state["sources"]) == 1 else {}
+    if not isinstance(there, dict) or set(there) != set(here):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise StateMismatch(f"state: expected one source with {', '.join(here)}, found {state['sources']!r}")
-    there = state["sources"][0]
     if there["identity"] == here["identity"]:
         return
     difference = _first_difference(dataset, here, there)
@@ -198,12 +227,12 @@ def check_same_data(dataset: PackedDataset, state: Mapping[str, Any], *, strict:
             f"the data has other paths than in the state: {difference}\n"
             "hint: the content is the same; strict=False allows it"
         )
-    warnings.warn(f"headrace: the data has moved since the state was saved: {difference}", stacklevel=4)
+    warnings.warn(f"headrace: the data has moved since the state was saved: {difference}", stacklevel=3)
 
 
-def keep_file_table(dataset: PackedDataset) -> None:
+def keep_file_table(dataset: PackedDataset, run: Run) -> None:
     """Keeps the table of a dataset's files beside its index, so that a later mismatch can be named to the file."""
-    path = _table_path(dataset, dataset.core.identity(dataset.packing.column)[0])
+    path = _table_path(dataset, run.fixed["sources"][0]["identity"])
     if path.exists():
         return
     try:
@@ -269,4 +298,5 @@ def _position(given: Given, world_size: int, state: Mapping[str, Any] | None) ->
         for start, batch in schedule.items():
             if start > step:
                 steps = steps.with_batch(start, batch)
-    return Position(step, steps, skipped)
+    position = Position(step, steps, skipped)
+    return replace(position, step=position.passed_over(step))

@@ -24,8 +24,8 @@ def parse_bytes(value: str | SupportsIndex, name: str) -> int:
         count = int(float(match.group(1)) * unit)
     else:
         count = as_int(value, name)
-    if count <= 0:
-        raise ValueError(f"{name} must be positive, got {value!r}")
+    if not 0 < count < 2**62:
+        raise ValueError(f"{name} must be positive and less than 2**62 bytes, got {value!r}")
     return count
 
 

@@ -42,7 +42,7 @@ def open(
         cache_dir: where the index is kept (and other things to come); by default ``$HEADRACE_CACHE``,
             ``$XDG_CACHE_HOME/headrace`` or ``~/.cache/headrace``.
         index: ``"auto"`` takes a saved index as far as files have not changed, ``"rebuild"`` reads all footers anew,
-            a path names a file to keep the index in.
+            a path (to ``name.arrow``, or with a ``/`` in it) names a file to keep the index in.
 
     Raises:
         ValueError: if nothing matches, a file is named twice, or an argument cannot be used.
@@ -56,6 +56,8 @@ def open(
     """
     if format not in (None, "parquet"):
         raise ValueError(f'format must be None or "parquet", got {format!r}')
+    if isinstance(urls, bytes) or not isinstance(urls, str | os.PathLike | Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"open takes a path or URL, or several, got {urls!r}")
     names = [os.fspath(urls)] if isinstance(urls, str | os.PathLike) else [os.fspath(url) for url in urls]
     if not names:
         raise ValueError("open needs at least one path or URL, got none")
@@ -63,6 +65,11 @@ def open(
         raise ValueError(f"a path or URL must be non-empty text, got {wrong[0]!r}")
     if isinstance(columns, str):
         raise TypeError(f"columns must be a list of names, got {columns!r}")
+    index = os.fspath(index)
+    if index not in ("auto", "rebuild") and not index.endswith(".arrow") and os.sep not in index:
+        raise ValueError(
+            f'index must be "auto", "rebuild" or the path of a file (name.arrow or with a /), got {index!r}'
+        )
     options = dict(storage_options or {})
     if wrong := [pair for pair in options.items() if not all(isinstance(part, str) for part in pair)]:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
@@ -74,7 +81,7 @@ def open(
             names,
             storage_options=options,
             cache_dir=cache,
-            index=os.fspath(index),
+            index=index,
             columns=None if columns is None else list(columns),
             progress=progress,
         )

@@ -1,6 +1,7 @@
 """The loader: one rank's batches of a run, in the run's one order."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, SupportsIndex
 
@@ -10,7 +11,7 @@ from ._ranks import default_workers, resolve_rank
 from ._units import as_int, parse_bytes
 from .batch import Batch, Source
 from .dataset import Dataset, PackedDataset
-from .state import check_state
+from .state import MAX_LANES, State, check_state
 
 __all__ = ["DataLoader"]
 
@@ -45,7 +46,8 @@ class DataLoader:
         remainder: what becomes of the tokens after the last whole batch of the last epoch: ``"drop"``, or ``"pad"``
             to fill them up with `pad_id` (batches then hold ``loss_mask``). `stats` tells how many were dropped.
 
-    What is left out of `seed`, `shuffle`, `lanes`, `window` and the batch size comes from a loaded state.
+    What is left out of `seed`, `shuffle`, `lanes`, `window` and the batch size comes from a loaded state. `epochs`,
+    `remainder` and the part of a schedule that lies ahead are not in a state: give them again.
 
     Raises:
         ValueError: if an argument cannot be used, or there is too little data for a batch.
@@ -98,12 +100,16 @@ class DataLoader:
             raise ValueError(f"give batch_size or global_batch_size, got {batch_size!r} and {global_batch_size!r}")
         if remainder not in ("drop", "pad"):
             raise ValueError(f'remainder must be "drop" or "pad", got {remainder!r}')
-        if timeout < 0:
-            raise ValueError(f"timeout must not be negative, got {timeout!r}")
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"timeout must be a number of seconds, got {timeout!r}")
+        if not 0 <= timeout < math.inf:
+            raise ValueError(f"timeout must be 0 or a positive number of seconds, got {timeout!r}")
+        if shuffle is not None and not isinstance(shuffle, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"shuffle must be True, False or None, got {shuffle!r}")
         given = _run.Given(
             seed=_optional(seed, "seed", 0, 2**64 - 1),
-            shuffle=None if shuffle is None else bool(shuffle),
-            lanes=_optional(lanes, "lanes", 1, 2**32 - 1),
+            shuffle=shuffle,
+            lanes=_optional(lanes, "lanes", 1, MAX_LANES),
             window=_optional(window, "window", 1, 2**32 - 1),
             batch_size=_optional(batch_size, "batch_size", 1, 2**32 - 1),
             schedule=None if global_batch_size is None else _run.check_schedule(global_batch_size),
@@ -111,9 +117,11 @@ class DataLoader:
             pad=remainder == "pad",
         )
         resources = Resources(
-            workers=default_workers() if num_workers is None else max(1, as_int(num_workers, "num_workers", least=0)),
+            workers=default_workers()
+            if num_workers is None
+            else max(1, as_int(num_workers, "num_workers", least=0, most=1024)),
             memory=parse_bytes(memory, "memory"),
-            prefetch=as_int(prefetch_factor, "prefetch_factor", least=1),
+            prefetch=as_int(prefetch_factor, "prefetch_factor", least=1, most=1024),
             timeout=float(timeout) or None,
         )
         resolve_rank(rank, world_size)
@@ -188,10 +196,11 @@ class DataLoader:
             5
         """
         run, position = self._driver.here()
-        step = as_int(step, "step", least=0)
+        step = as_int(step, "step", least=0, most=2**63 - 1)
         end = position.steps.end(run.core)
         if end is not None and step > end:
             raise ValueError(f"step must be in 0..{end}, the end of the run, got {step}")
+        run.core.check_row(position.steps.row_of(step))
         self._driver.move(replace(position, step=step))
 
     def skip(self, steps: range) -> None:
@@ -211,7 +220,7 @@ class DataLoader:
         if not isinstance(steps, range):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"skip takes a range of steps, got {steps!r}")
         position = self._driver.here()[1]
-        if steps.step != 1 or not steps or steps.start < position.step:
+        if steps.step != 1 or not steps or steps.start < position.step or steps.stop >= 2**63:
             raise ValueError(f"skip takes neighbouring steps from {position.step} on, got {steps!r}")
         skipped = sorted([*position.skipped, (steps.start, steps.stop)])
         merged: list[tuple[int, int]] = []
@@ -234,7 +243,7 @@ class DataLoader:
             (8, 64)
         """
         run, position = self._driver.here()
-        batch = as_int(rows, "the global batch size", least=1)
+        batch = as_int(rows, "the global batch size", least=1, most=2**32 - 1)
         _run.check_divides(batch, run.world_size)
         run.core.check_enough(batch)
         self._driver.change(replace(position, steps=position.steps.with_batch(position.step, batch)))
@@ -252,17 +261,17 @@ class DataLoader:
             (0, 0, 0)
         """
         run, position = self._driver.here()
-        _run.keep_file_table(self._driver.dataset)
+        _run.keep_file_table(self._driver.dataset, run)
         return run.state(position)
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True) -> None:
         """Goes on where a state was saved, in any run over the same data: the rest is the same to the byte.
 
         The number of ranks, the batch size, threads and memory may be others. An iterator that is still alive raises
         when used.
 
         Args:
-            state: from `state_dict`, `Batch.state` or `State.from_bytes`.
+            state: from `state_dict`, `Batch.state` or `State.from_bytes`; or a list of those of all ranks.
             strict: False allows data that was moved or renamed without a change of content, with a warning.
 
         Raises:
@@ -274,7 +283,7 @@ class DataLoader:
             >>> loader.step
             1
         """
-        state = check_state(state)
+        state = check_state(state) if isinstance(state, Mapping) else State.merge(state)
         _run.check_same_data(self._driver.dataset, state, strict=strict)
         self._driver.load(state)
 
@@ -295,10 +304,11 @@ class DataLoader:
             True
         """
         run, position = self._driver.here()
-        step = as_int(step, "step", least=0)
+        step = as_int(step, "step", least=0, most=2**63 - 1)
         end = position.steps.end(run.core)
         if end is not None and step >= end:
             raise ValueError(f"step must be in range({end}), the steps of the run, got {step}")
+        run.core.check_row(position.steps.row_of(step))
         rows = _core.sources(
             run.core,
             position.steps,
@@ -315,11 +325,11 @@ class DataLoader:
         """Counts for people and logs.
 
         Returns:
-            ``step``, ``epoch``, ``position`` (rows of all ranks), ``tokens`` (given to all ranks), ``lanes``,
-            ``window``; of a finite run ``steps`` and ``remainder_tokens`` (that no batch holds); ``documents_cut`` (the
-            share of documents that a lane's end cuts, at most); and of the reading: ``windows``, ``windows_spilled``,
-            ``window_bytes`` (the most that windows held in memory), ``chunk_bytes``, ``bytes_read``, ``requests``,
-            ``retries``.
+            ``step``, ``epoch``, ``position`` (rows of all ranks), ``tokens`` (in those rows), ``lanes``, ``window``;
+            of a finite run ``steps`` and ``remainder_tokens`` (that no batch holds); ``documents_cut`` (the share of
+            documents that a lane's end cuts, at most); of this loader's reading ``windows``, ``windows_spilled``,
+            ``window_bytes`` (the most that windows held in memory), ``chunk_bytes`` (stored, of the row groups asked
+            for); and of all that was read of the dataset ``bytes_read``, ``requests``, ``retries``.
 
         Example:
             >>> loader.stats()["lanes"]
@@ -339,10 +349,13 @@ class DataLoader:
         }
         if end is not None:
             stats |= {"steps": end, "remainder_tokens": run.core.left_out(steps.row_of(end))}
-        return stats | self._driver.counters()
+        requests, read, retries = self._driver.dataset.core.traffic()
+        return stats | self._driver.counters() | {"bytes_read": read, "requests": requests, "retries": retries}
 
     def __repr__(self) -> str:
-        settings = {name: value for name, value in vars(self._driver.given).items() if value not in (None, False)}
+        settings = {
+            name: value for name, value in vars(self._driver.given).items() if value is not None and name != "pad"
+        }
         shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
         return f"DataLoader({self._driver.dataset!r}, {shown})"
 
@@ -351,10 +364,10 @@ class _Epoch(Iterator[Batch]):
     """The rest of one epoch. `len()` is the number of batches left."""
 
     def __init__(self, driver: Driver) -> None:
+        self._epoch = driver.epoch()
         driver.iteration += 1
         self._driver = driver
         self._number = driver.iteration
-        self._epoch = driver.epoch()
         self._done = False
 
     def __next__(self) -> Batch:
@@ -375,7 +388,8 @@ class _Epoch(Iterator[Batch]):
 
     def __del__(self) -> None:
         # A half-used iterator that goes ends the threads that work for it; the position stays.
-        if not self._done and self._driver.iteration == self._number:
+        # One that could not be made has nothing to end.
+        if not getattr(self, "_done", True) and self._driver.iteration == self._number:
             self._driver.close()
 
     def _current(self) -> Driver:

@@ -21,6 +21,9 @@ SCHEMA: Final = 1
 ORDER: Final = _core.version()[1]
 """The version of the order that this build gives (docs/order.md)."""
 
+MAX_LANES: Final = 2**20
+"""More lanes than rows of any batch."""
+
 _MAGIC: Final = b"HEADRACE"
 _HEADER: Final = struct.Struct("<8sIQ")
 _CHECKSUM_BYTES: Final = 16
@@ -83,7 +86,11 @@ class State:
             raise StateMismatch(f"saved state is damaged: expected {wanted} bytes, found {len(data)}")
         if _checksum(data[:-_CHECKSUM_BYTES]) != data[-_CHECKSUM_BYTES:]:
             raise StateMismatch("saved state is damaged: its checksum does not match")
-        return check_state(json.loads(data[_HEADER.size : -_CHECKSUM_BYTES]))
+        try:
+            state = json.loads(data[_HEADER.size : -_CHECKSUM_BYTES])
+        except (ValueError, RecursionError) as error:
+            raise StateMismatch(f"saved state: expected JSON: {error}") from None
+        return check_state(state)
 
     @staticmethod
     def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -140,12 +147,17 @@ def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("seed", "step", "position"):
         if not 0 <= state[key] < 2**64:
             raise StateMismatch(f"state: expected {key!r} in 0..2**64, found {state[key]}")
-    for key in ("lanes", "window"):
-        if not 1 <= state[key] < 2**63:
-            raise StateMismatch(f"state: expected {key!r} to be at least 1, found {state[key]}")
+    for key, most in (("lanes", MAX_LANES), ("window", 2**32 - 1)):
+        if not 1 <= state[key] <= most:
+            raise StateMismatch(f"state: expected {key!r} in 1..{most}, found {state[key]}")
     _check_numbers(state["history"], "history", 3)
     _check_numbers(state["skipped"], "skipped", 2)
     steps = steps_of(state["history"])
+    before = -1
+    for start, stop in state["skipped"]:
+        if not before < start < stop < 2**63:
+            raise StateMismatch(f"state: expected 'skipped' to hold ranges in order, found {state['skipped'][:8]}")
+        before = stop
     if steps.row_of(state["step"]) != state["position"]:
         raise StateMismatch(
             f"state: by its history step {state['step']} begins with row {steps.row_of(state['step'])}, "

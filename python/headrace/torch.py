@@ -1,6 +1,6 @@
 """headrace for PyTorch: batches as tensors, over the same memory."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
@@ -12,6 +12,12 @@ from .dataset import Dataset
 from .loader import DataLoader
 
 __all__ = ["IterableDataset"]
+
+
+_NO_WORKERS = (
+    "headrace reads with threads of its own; each worker process would begin the whole run anew\n"
+    "hint: pass num_workers=0 to PyTorch's DataLoader, and num_workers=... to headrace"
+)
 
 
 class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
@@ -74,21 +80,22 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if get_worker_info() is not None:
-            raise RuntimeError(
-                "headrace reads with threads of its own; each worker process would begin the whole run anew\n"
-                "hint: pass num_workers=0 to PyTorch's DataLoader, and num_workers=... to headrace"
-            )
+            raise RuntimeError(_NO_WORKERS)
         for batch in self.loader:
             yield {name: _tensor(value) for name, value in batch.items()}
 
     def __len__(self) -> int:
         return len(self.loader)
 
+    def __reduce__(self) -> Any:
+        # Worker processes that are not forked get the dataset pickled.
+        raise RuntimeError(_NO_WORKERS)
+
     def state_dict(self) -> dict[str, Any]:
         """The state after the last batch that was given, see `headrace.DataLoader.state_dict`."""
         return self.loader.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True) -> None:
         """Goes on where a state was saved, see `headrace.DataLoader.load_state_dict`."""
         self.loader.load_state_dict(state, strict=strict)
 

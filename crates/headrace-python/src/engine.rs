@@ -75,7 +75,6 @@ impl Engine {
     /// What was done so far.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = PyDict::new(py);
-        let traffic = self.run.index().store.traffic();
         if let Some(engine) = self.engine() {
             let counters = engine.counters();
             counts.set_item("windows", counters.windows.load(Ordering::Relaxed))?;
@@ -83,9 +82,6 @@ impl Engine {
             counts.set_item("window_bytes", counters.peak.load(Ordering::Relaxed))?;
             counts.set_item("chunk_bytes", counters.bytes.load(Ordering::Relaxed))?;
         }
-        counts.set_item("bytes_read", traffic.bytes.load(Ordering::Relaxed))?;
-        counts.set_item("requests", traffic.requests.load(Ordering::Relaxed))?;
-        counts.set_item("retries", traffic.retries.load(Ordering::Relaxed))?;
         Ok(counts)
     }
 }
@@ -115,8 +111,8 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // Its threads never attach to the interpreter, so they can be waited for while attached.
-        drop(engine);
+        // Detached, if there is still an interpreter to detach from: its threads are waited for.
+        Python::try_attach(|py| py.detach(|| drop(engine)));
     }
 }
 

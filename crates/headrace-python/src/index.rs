@@ -108,6 +108,13 @@ impl Index {
         self.0.bytes()
     }
 
+    /// Reads of the store so far: (requests, bytes, requests sent again).
+    fn traffic(&self) -> (u64, u64, u64) {
+        let traffic = self.0.store.traffic();
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        (count(&traffic.requests), count(&traffic.bytes), count(&traffic.retries))
+    }
+
     /// What went otherwise than planned and hinders nothing.
     #[getter]
     fn notes(&self) -> Vec<String> {

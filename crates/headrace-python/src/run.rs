@@ -71,6 +71,11 @@ impl Run {
         self.0.rows().left_out(rows)
     }
 
+    /// Raises ValueError if a row is beyond counting.
+    fn check_row(&self, row: u64) -> PyResult<()> {
+        self.0.rows().check_countable(row).map_err(to_python)
+    }
+
     /// Raises ValueError if an epoch cannot fill a global batch of this size.
     fn check_enough(&self, batch: u64) -> PyResult<()> {
         self.0.rows().check_enough(batch).map_err(to_python)

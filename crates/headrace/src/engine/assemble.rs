@@ -64,15 +64,21 @@ impl Assembler {
         Self { run, shelf, cursors: HashMap::new() }
     }
 
-    /// Bytes of the arrays of a batch of `rows` rows, and of its spans at the mean document length.
+    /// Bytes of a batch of `rows` rows, at most: its arrays, and its spans while they are gathered.
     pub fn bytes(run: &Run, rows: u64) -> u64 {
-        let places = run.rows().row_tokens();
         let pack = run.pack();
         let token = if pack.wide { 8 } else { 4 };
         let boundaries = if pack.boundaries { 8 } else { 0 };
-        let documents = run.index().rows();
-        let spans = 2 + run.rows().row_tokens() * documents / run.rows().total;
-        rows * (places * (token + boundaries + 1) + spans * size_of::<Span>() as u64)
+        let places = rows.saturating_mul(run.rows().row_tokens());
+        // A batch reaches into two passes at most. A document is one span, and one more where a row or lane cuts it.
+        let spans = places.min(run.index().rows().saturating_mul(2).saturating_add(rows.saturating_mul(4)));
+        let span = 2 * size_of::<Span>() as u64 + size_of::<i32>() as u64;
+        places.saturating_mul(token + boundaries + 1).saturating_add(spans.saturating_mul(span))
+    }
+
+    /// Forgets where lanes are whose window ends before a unit, so that the window can go.
+    pub fn retire(&mut self, unit: u64) {
+        self.cursors.retain(|_, cursor| cursor.window_end() > unit);
     }
 
     /// Writes one batch; all windows that its rows touch must be in `windows`.

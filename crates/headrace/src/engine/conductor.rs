@@ -10,9 +10,9 @@ use crossbeam_channel::Sender;
 
 use super::assemble::Assembler;
 use super::batch::Batch;
-use super::decode::Scratch;
+use super::decode::{Loans, Scratch};
 use super::load::{Loading, Reading, Room};
-use super::memory::{Budget, Shelf};
+use super::memory::{Budget, Held, Shelf};
 use super::plan::WindowPlan;
 use super::pool::Pool;
 use super::run::Run;
@@ -85,19 +85,37 @@ impl Shares {
     /// [`Error::Memory`] if it is too small for one step.
     pub fn new(run: &Run, options: &Options) -> Result<Self> {
         let rows = options.steps.largest_batch() / options.world;
+        let most = i32::MAX as u64;
+        if run.pack().boundaries && rows.saturating_mul(run.pack().seq_len) > most {
+            let (found, seq_len) = (rows * run.pack().seq_len, run.pack().seq_len);
+            return Err(Error::Argument(format!(
+                "cu_seqlens are int32: a rank's rows may hold at most {most} tokens, got {rows} x {seq_len} = {found}"
+            )));
+        }
         // One more is being assembled.
-        let batches = Assembler::bytes(run, rows) * (options.prefetch as u64 + 1);
+        let batches = Assembler::bytes(run, rows).saturating_mul(options.prefetch as u64 + 1);
         let workers = options.workers as u64;
-        let fixed =
-            |block: u64| batches + workers * Scratch::bytes(block as usize) + Reading::ahead_bytes(run, block as usize);
-        let block = (options.memory / 8 / (3 * workers)).clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
+        let blocks = workers * Scratch::BLOCKS + Reading::ahead_blocks(run, workers);
+        let small = workers * Scratch::bytes(0);
+        let fixed = |block: u64| batches.saturating_add(small).saturating_add(blocks * block);
+        // Half of what is left after the batches is for buffers, at most.
+        let spare = options.memory.saturating_sub(batches) / 2;
+        let block = (spare.saturating_sub(small) / blocks).clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
         let (needed, available) = (fixed(block), options.memory);
         if needed > available {
             let purpose = format!("{} batches of {rows} rows and {workers} workers' buffers", options.prefetch + 1);
-            return Err(Error::Memory { purpose, needed, available });
+            return Err(Error::Memory { purpose, needed: fixed(SMALLEST_BLOCK), available });
         }
         Ok(Self { block: block as usize, fixed: needed })
     }
+}
+
+/// What a window holds.
+struct Holding {
+    /// Bytes of its arena.
+    bytes: u64,
+    /// The budget's bytes for what is said of its chunks and lanes, if it had them: it cannot be spilled.
+    _overhead: Option<Held>,
 }
 
 /// A window on its way.
@@ -131,9 +149,10 @@ pub(super) struct Conductor {
     pool: Pool,
     reading: Reading,
     assembler: Assembler,
+    budget: Arc<Budget>,
     windows_shelf: Arc<Shelf>,
-    /// The current windows and those ahead, with neighbouring ordinals; and the bytes of each.
-    windows: VecDeque<(Ahead, u64)>,
+    /// The current windows and those ahead, with neighbouring ordinals; and what each holds.
+    windows: VecDeque<(Ahead, Holding)>,
     /// The ordinal of the next window to plan.
     next: u64,
     /// Its plan, if it was made before there was room.
@@ -147,11 +166,12 @@ pub(super) struct Conductor {
 impl Conductor {
     pub(super) fn new(run: Arc<Run>, options: Options, counters: Arc<Counters>, cancel: Cancel) -> Result<Self> {
         let shares = Shares::new(&run, &options)?;
-        let budget = Budget::new(options.memory - shares.fixed);
+        let loans = Arc::new(Loans::new(options.memory, shares.fixed));
+        let budget = Budget::new((options.memory - shares.fixed) / Loans::PARTS * (Loans::PARTS - 1));
         // Batches are charged in `fixed`: at most prefetch + 1 are alive before they are handed over.
         let batches = Shelf::new(&Budget::new(u64::MAX), options.prefetch + 1);
         let pool = Pool::start(options.workers, shares.block)?;
-        let reading = Reading { block: shares.block, budget: Arc::clone(&budget), cancel: cancel.clone() };
+        let reading = Reading { block: shares.block, loans, cancel: cancel.clone() };
         let segments = options.steps.segments().iter();
         let lanes = match options.stop {
             // For one step, only what its rows touch.
@@ -163,7 +183,13 @@ impl Conductor {
             }
             _ => {
                 let own = |row, batch| rank_lanes(run.rows().lanes, row, batch, options.world, options.rank);
-                segments.map(|segment| own(segment.row, segment.batch)).collect()
+                let ends = options.steps.segments().iter().skip(1).map(|next| next.step).chain([u64::MAX]);
+                // What is past was shared out among other ranks, perhaps.
+                let lanes = segments.zip(ends).map(|(segment, end)| match end <= options.start {
+                    true => LaneSet::new(),
+                    false => own(segment.row, segment.batch),
+                });
+                lanes.collect()
             }
         };
         let first = options.steps.row_of(options.start);
@@ -171,6 +197,7 @@ impl Conductor {
         Ok(Self {
             assembler: Assembler::new(Arc::clone(&run), batches),
             windows_shelf: Shelf::new(&budget, 1),
+            budget,
             windows: VecDeque::new(),
             next: run.order().ordinal_of(&pass, run.rows().first_unit(first)),
             planned: None,
@@ -221,6 +248,7 @@ impl Conductor {
 
     /// Lets go of windows that end before a unit.
     fn retire(&mut self, unit: u64) {
+        self.assembler.retire(unit);
         while self.windows.pop_front_if(|(window, _)| window.end() <= unit).is_some() {}
         // Steps that are passed over may leave whole windows out.
         if self.windows.is_empty() {
@@ -239,27 +267,28 @@ impl Conductor {
             self.plan_next(true)?;
         }
         self.plan_ahead(needed)?;
-        let mut ready = Vec::new();
-        while let Some((window, bytes)) = self.windows.pop_front_if(|(window, _)| window.ordinal() <= needed) {
+        let (mut ready, mut windows) = (Vec::new(), Vec::new());
+        while let Some((window, holding)) = self.windows.pop_front_if(|(window, _)| window.ordinal() <= needed) {
             let window = match window {
                 Ahead::Ready(window) => window,
                 Ahead::Loading(loading) => Arc::new(loading.finish(&self.run, &self.cancel)?),
             };
-            ready.push((window, bytes));
+            windows.push(Arc::clone(&window));
+            ready.push((Ahead::Ready(window), holding));
         }
-        for (window, bytes) in ready.iter().rev() {
-            self.windows.push_front((Ahead::Ready(Arc::clone(window)), *bytes));
+        for window in ready.into_iter().rev() {
+            self.windows.push_front(window);
         }
         // With the windows done there may be room for the next.
         self.plan_ahead(needed)?;
-        Ok(Windows(ready.into_iter().map(|(window, _)| window).collect()))
+        Ok(Windows(windows.into()))
     }
 
     /// Plans windows beyond `needed`: one always, more while they are small.
     fn plan_ahead(&mut self, needed: u64) -> Result<()> {
         loop {
             let ahead = self.next - needed - 1;
-            let bytes: u64 = self.windows.iter().rev().take(ahead as usize).map(|(_, bytes)| bytes).sum();
+            let bytes: u64 = self.windows.iter().rev().take(ahead as usize).map(|(_, holding)| holding.bytes).sum();
             let end = self.run.rows().epochs.map(|epochs| epochs * self.run.order().windows());
             let stop = self.options.stop.is_some() || end.is_some_and(|end| self.next >= end);
             let stop = stop || ahead >= 1 && bytes >= AHEAD_BYTES || ahead >= AHEAD_WINDOWS;
@@ -276,6 +305,11 @@ impl Conductor {
             None => self.plan(self.next)?,
         };
         let bytes = layout.layout.bytes() as u64;
+        let overhead = self.budget.try_take(layout.overhead);
+        if overhead.is_none() && !must {
+            self.planned = Some((plan, layout));
+            return Ok(false);
+        }
         let Some(room) = Room::take(&layout, &self.windows_shelf, must, &self.options.spill)? else {
             self.planned = Some((plan, layout));
             return Ok(false);
@@ -285,8 +319,8 @@ impl Conductor {
         count(&self.counters.spilled, u64::from(matches!(room, Room::Spilled(_))));
         count(&self.counters.bytes, plan.bytes(self.run.column()));
         let loading = Loading::start(&self.run, plan, layout, room, &self.pool, &self.reading);
-        self.counters.peak.store(self.reading.budget.peak(), Ordering::Relaxed);
-        self.windows.push_back((Ahead::Loading(loading), bytes));
+        self.counters.peak.store(self.budget.peak(), Ordering::Relaxed);
+        self.windows.push_back((Ahead::Loading(loading), Holding { bytes, _overhead: overhead }));
         self.next += 1;
         Ok(true)
     }

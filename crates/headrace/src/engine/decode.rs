@@ -1,11 +1,11 @@
 //! From a chunk's bytes to the documents that a window keeps of it.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::memory::{Budget, Held, Slot, SlotMut};
+use super::memory::{Slot, SlotMut};
 use super::plan::ChunkPlan;
 use super::run::Run;
 use crate::cancel::Cancel;
@@ -89,6 +89,45 @@ pub struct ChunkSlots {
     pub rows: SlotMut<u32>,
 }
 
+/// Memory for pages that are larger than workers' buffers: one page at a time, from a share that nothing else uses.
+/// So whether a page can be read depends on the budget alone, never on what other threads do.
+#[derive(Debug)]
+pub struct Loans {
+    /// Bytes of the share.
+    most: u64,
+    /// Bytes of the whole budget, and how many of them are not shared out between windows and loans.
+    memory: u64,
+    fixed: u64,
+    turn: Mutex<()>,
+}
+
+impl Loans {
+    /// Of what a budget has beside its fixed part, one part in this many is for loans, the rest for windows.
+    pub const PARTS: u64 = 4;
+    /// Times a page's bytes that reading it takes: input, page, numbers.
+    const TIMES: u64 = 3;
+
+    /// The loans of a budget.
+    pub fn new(memory: u64, fixed: u64) -> Self {
+        Self { most: (memory - fixed) / Self::PARTS, memory, fixed, turn: Mutex::new(()) }
+    }
+
+    /// Waits for its turn to read a large page.
+    fn take(&self, page: u64, purpose: &str) -> Result<MutexGuard<'_, ()>> {
+        self.check(page, purpose)?;
+        Ok(self.turn.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn check(&self, page: u64, purpose: &str) -> Result<()> {
+        let bytes = page.saturating_mul(Self::TIMES);
+        if bytes <= self.most {
+            return Ok(());
+        }
+        let needed = bytes.saturating_mul(Self::PARTS).saturating_add(self.fixed);
+        Err(Error::Memory { purpose: purpose.to_owned(), needed, available: self.memory })
+    }
+}
+
 /// What a worker keeps between chunks.
 pub struct Scratch {
     decoder: ChunkDecoder,
@@ -104,10 +143,14 @@ impl Scratch {
         Self { decoder: ChunkDecoder::new(Limits { page_bytes }), buffer: Vec::new(), page_bytes, block }
     }
 
-    /// Bytes that a worker holds while its pages fit `block`: the input, the page and its numbers.
+    /// Bytes that a worker holds while its pages fit `block`: input of up to two blocks, a page, a dictionary's page
+    /// and its numbers; and what does not grow with them.
     pub fn bytes(block: usize) -> u64 {
-        3 * block as u64 + (1 << 20)
+        Self::BLOCKS * block as u64 + (1 << 20)
     }
+
+    /// See [`Scratch::bytes`].
+    pub const BLOCKS: u64 = 5;
 
     /// Decodes a chunk into its slots. A page larger than the scratch borrows the difference from the budget.
     pub fn decode(
@@ -116,25 +159,26 @@ impl Scratch {
         plan: &ChunkPlan,
         slots: ChunkSlots,
         open: &mut dyn FnMut() -> ByteStream,
-        budget: &Arc<Budget>,
+        loans: &Loans,
         cancel: &Cancel,
     ) -> Result<ChunkDocs> {
         let chunk = run.chunk(plan.chunk);
         let place = run.place(plan.chunk);
         let mut keep = Keep::new(run, plan, place.clone(), slots);
-        let mut extra: Option<Held> = None;
+        let mut loan = None;
         loop {
             let outcome = self.decode_once(&chunk, &place, &mut keep, open, cancel);
             match outcome {
                 Err(Error::Memory { purpose, needed, .. }) if needed > self.page_bytes => {
-                    // Input, page and numbers of the larger page; given back after this chunk.
-                    drop(extra.take());
-                    extra = Some(budget.take(needed.saturating_mul(3), &purpose)?);
+                    loan = match loan {
+                        None => Some(loans.take(needed, &purpose)?),
+                        held => loans.check(needed, &purpose).map(|()| held)?,
+                    };
                     self.set_page_bytes(needed);
                     keep.restart();
                 }
                 outcome => {
-                    if extra.is_some() {
+                    if loan.is_some() {
                         *self = Self::new(self.block);
                     }
                     return outcome.and_then(|complete| keep.finish(complete));
@@ -170,6 +214,9 @@ impl Scratch {
                 Progress::Need { .. } if keep.has_all() => return Ok(false),
                 Progress::Need { consumed, want } => {
                     self.buffer.drain(..consumed);
+                    // Exactly: a buffer that doubles would hold more than it is charged for.
+                    let room = want.saturating_add(self.block).saturating_sub(self.buffer.len());
+                    self.buffer.reserve_exact(room.min(chunk.len as usize));
                     stream.fill(&mut self.buffer, want)?;
                     if self.buffer.len() < want {
                         let found = self.buffer.len();

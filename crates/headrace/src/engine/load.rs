@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::decode::ChunkDocs;
-use super::memory::{Arena, Budget, Shelf, SlotMut};
+use super::decode::{ChunkDocs, Loans};
+use super::memory::{Arena, Shelf, SlotMut};
 use super::plan::{ChunkPlan, WindowPlan};
 use super::pool::{Pool, guarded};
 use super::run::Run;
@@ -26,16 +26,17 @@ const BLOCKS_AHEAD: usize = 2;
 pub struct Reading {
     /// Bytes of one read.
     pub block: usize,
-    /// What page buffers are borrowed from.
-    pub budget: Arc<Budget>,
+    /// For large pages.
+    pub loans: Arc<Loans>,
     /// Stops everything.
     pub cancel: Cancel,
 }
 
 impl Reading {
-    /// Bytes that reads started ahead may hold.
-    pub fn ahead_bytes(run: &Run, block: usize) -> u64 {
-        if run.index().store.is_remote() { (CHUNKS_AHEAD * block) as u64 } else { 0 }
+    /// Blocks that reads started ahead may hold: of the chunks ahead, and of those that `workers` threads are at.
+    pub fn ahead_blocks(run: &Run, workers: u64) -> u64 {
+        let streams = CHUNKS_AHEAD as u64 + workers;
+        if run.index().store.is_remote() { streams * (BLOCKS_AHEAD as u64 + 1) } else { 0 }
     }
 
     fn open(&self, run: &Run, plan: &ChunkPlan) -> ByteStream {
@@ -87,8 +88,16 @@ pub struct Loading {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    /// Streams that were opened ahead, by the chunk's place in the plan.
-    ahead: Mutex<HashMap<usize, ByteStream>>,
+    /// What is read ahead.
+    ahead: Mutex<Reads>,
+}
+
+#[derive(Debug, Default)]
+struct Reads {
+    /// Streams that were opened before a thread got to them, by the chunk's place in the plan.
+    streams: HashMap<usize, ByteStream>,
+    /// The first chunk of which no read was started.
+    next: usize,
 }
 
 #[derive(Debug)]
@@ -113,7 +122,7 @@ impl Loading {
         let shared = Arc::new(Shared {
             state: Mutex::new(State { left: count, done: (0..count).map(|_| None).collect() }),
             changed: Condvar::new(),
-            ahead: Mutex::new(HashMap::new()),
+            ahead: Mutex::default(),
         });
         let chunks: Arc<[ChunkPlan]> = plan.chunks.as_slice().into();
         for (number, slots) in slots.into_iter().enumerate() {
@@ -124,7 +133,7 @@ impl Loading {
                     reading.cancel.check()?;
                     let mut ahead = shared.read_ahead(&run, &chunks, number, &reading);
                     let mut open = || ahead.take().unwrap_or_else(|| reading.open(&run, &chunks[number]));
-                    scratch.decode(&run, &chunks[number], slots, &mut open, &reading.budget, &reading.cancel)
+                    scratch.decode(&run, &chunks[number], slots, &mut open, &reading.loans, &reading.cancel)
                 });
                 let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
                 state.done[number] = Some(docs);
@@ -169,16 +178,14 @@ impl Shared {
             return None;
         }
         let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = ahead.remove(&number);
-        for (next, plan) in chunks.iter().enumerate().skip(number + 1).take(CHUNKS_AHEAD) {
-            if ahead.len() >= CHUNKS_AHEAD {
-                break;
-            }
-            ahead.entry(next).or_insert_with(|| {
-                let mut stream = reading.open(run, plan);
-                stream.start();
-                stream
-            });
+        let own = ahead.streams.remove(&number);
+        ahead.next = ahead.next.max(number + 1);
+        while ahead.next < chunks.len().min(number + 1 + CHUNKS_AHEAD) && ahead.streams.len() < CHUNKS_AHEAD {
+            let next = ahead.next;
+            let mut stream = reading.open(run, &chunks[next]);
+            stream.start();
+            ahead.streams.insert(next, stream);
+            ahead.next += 1;
         }
         own
     }

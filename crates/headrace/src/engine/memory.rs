@@ -51,15 +51,6 @@ impl Budget {
         Some(Held { budget: Arc::clone(self), bytes })
     }
 
-    /// Takes `bytes`, or says what they were for.
-    pub fn take(self: &Arc<Self>, bytes: u64, purpose: &str) -> Result<Held> {
-        self.try_take(bytes).ok_or_else(|| Error::Memory {
-            purpose: purpose.to_owned(),
-            needed: self.used.load(Ordering::Relaxed).saturating_add(bytes),
-            available: self.total,
-        })
-    }
-
     /// The most bytes that were held at once.
     pub fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
@@ -109,10 +100,11 @@ impl Layout {
         Self { id: LAYOUTS.fetch_add(1, Ordering::Relaxed), bytes: 0 }
     }
 
-    /// Adds a region of `len` numbers.
+    /// Adds a region of `len` numbers. A layout that no memory could hold has `usize::MAX` bytes.
     pub fn add<T: Plain>(&mut self, len: usize) -> Region<T> {
         let offset = self.bytes;
-        self.bytes += (len * size_of::<T>()).next_multiple_of(ALIGN);
+        let size = len.checked_mul(size_of::<T>()).and_then(|size| size.checked_next_multiple_of(ALIGN));
+        self.bytes = offset.saturating_add(size.unwrap_or(usize::MAX));
         Region { layout: self.id, offset, len, kind: PhantomData }
     }
 
@@ -164,6 +156,11 @@ impl Arena {
         let file = std::fs::create_dir_all(folder)
             .and_then(|()| tempfile::tempfile_in(folder))
             .map_err(|error| failed("creating a spill file".to_owned(), &error))?;
+        if is_in_memory(&file) {
+            let what =
+                "the folder is in memory itself (tmpfs)\nhint: cache_dir= or HEADRACE_CACHE on a disk, or more memory=";
+            return Err(failed("creating a spill file".to_owned(), &what));
+        }
         reserve(&file, bytes).map_err(|error| failed(format!("reserving {bytes} bytes for a spill file"), &error))?;
         // SAFETY: the file has no name, so no other process can reach it and cut it short.
         let map = unsafe { MmapMut::map_mut(&file) }
@@ -177,7 +174,8 @@ impl Arena {
     /// If the region belongs to another layout: a bug of the caller.
     pub fn carve<T: Plain>(self: &Arc<Self>, region: Region<T>) -> SlotMut<T> {
         assert_eq!(region.layout, self.layout, "a region must be carved from an arena of its own layout");
-        assert!(region.offset + region.len * size_of::<T>() <= self.bytes, "a region must lie within its arena");
+        let end = region.len.checked_mul(size_of::<T>()).and_then(|size| size.checked_add(region.offset));
+        assert!(end.is_some_and(|end| end <= self.bytes), "a region must lie within its arena");
         // SAFETY: in bounds by the assertion above.
         let start = unsafe { self.start.add(region.offset) }.cast::<T>();
         SlotMut { arena: Arc::clone(self), start, len: region.len }
@@ -199,6 +197,18 @@ fn map_anonymous(bytes: usize) -> Result<MmapMut> {
         detail: error.to_string(),
     })
 }
+
+/// Whether a file's blocks are memory, which a spill file is to save.
+fn is_in_memory(file: &File) -> bool {
+    // SAFETY: all-zero bytes are a value of this plain C struct.
+    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a plain system call on a descriptor that `file` keeps open, with room for its answer.
+    let done = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut system) };
+    done == 0 && matches!(system.f_type, libc::TMPFS_MAGIC | RAMFS_MAGIC)
+}
+
+/// From linux/magic.h; libc does not have it.
+const RAMFS_MAGIC: libc::__fsword_t = 0x8584_58f6;
 
 fn reserve(file: &File, bytes: usize) -> std::io::Result<()> {
     let too_large = |_| std::io::Error::from(std::io::ErrorKind::FileTooLarge);
@@ -238,7 +248,7 @@ impl Shelf {
             return Ok(Some(Arena::over(layout, map, Some(held), Arc::downgrade(self))));
         }
         // A little more than asked for, so that the next window, a little larger, still fits.
-        let bytes = layout.bytes + layout.bytes / 32;
+        let bytes = layout.bytes.saturating_add(layout.bytes / 32);
         let held = self.budget.try_take(bytes as u64).or_else(|| {
             free.clear();
             self.budget.try_take(bytes as u64)
@@ -382,8 +392,6 @@ mod tests {
         let first = budget.try_take(60).unwrap();
         assert!(budget.try_take(41).is_none());
         assert!(budget.try_take(u64::MAX).is_none());
-        let message = budget.take(41, "a test").unwrap_err().to_string();
-        assert!(message.contains("a test needs 101 bytes"), "{message}");
         drop(first);
         drop(budget.try_take(100).unwrap());
         assert_eq!(budget.peak(), 100);
@@ -453,6 +461,8 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         let mut layout = Layout::new();
         layout.add::<u8>(1 << 60);
+        let _huge = layout.add::<u64>(1 << 62);
+        assert_eq!(layout.bytes(), usize::MAX);
         let error = Arena::spilled(&layout, folder.path()).unwrap_err();
         assert!(matches!(error, Error::Disk { .. }), "{error}");
     }

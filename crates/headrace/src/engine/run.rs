@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::error::{Place, Result};
+use crate::error::{Error, Place, Result};
 use crate::format::parquet::TokenChunk;
 use crate::index::{Index, TokenColumn, UNKNOWN};
 use crate::order::{LaneOrder, OrderSpec, Remainder, Rows};
@@ -54,6 +54,12 @@ impl Run {
             if pack.specials.added() == 0 { tokens } else { pack.specials.weight(tokens, documents) }
         });
         let weights: Arc<[u64]> = weights.collect();
+        if let Some(chunk) = column.chunks.iter().position(|chunk| u32::try_from(chunk.rows).is_err()) {
+            let group = index.row_groups[chunk];
+            let place = Place::file(index.store.uri(&index.files[group.file as usize].object.path));
+            let what = format!("expected a row group of less than 2^32 rows, found {}", column.chunks[chunk].rows);
+            return Err(Error::data(place.at_row_group(group.number), what));
+        }
         let order = LaneOrder::new(spec, weights)?;
         let rows = Rows {
             lanes: spec.lanes,
@@ -63,6 +69,7 @@ impl Run {
             epochs,
             remainder,
         };
+        rows.check_countable(0)?;
         Ok(Self { index, column, order, rows, pack })
     }
 

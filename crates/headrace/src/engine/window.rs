@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::decode::{ChunkDocs, ChunkSlots};
 use super::memory::{Arena, Layout, Region, Slot, SlotMut};
-use super::plan::WindowPlan;
+use super::plan::{ChunkPlan, WindowPlan};
 use super::run::Run;
 use crate::error::{Error, Result};
 use crate::pack::Span;
@@ -15,6 +15,8 @@ use crate::pack::Span;
 pub struct WindowLayout {
     /// Of the arena that [`WindowLayout::carve`] needs.
     pub layout: Layout,
+    /// Bytes of what is kept of chunks and lanes beside the arena.
+    pub overhead: u64,
     chunks: Vec<(Region<i32>, Region<u64>, Region<u32>)>,
     pieces: Region<u32>,
 }
@@ -27,23 +29,27 @@ impl WindowLayout {
     pub fn new(run: &Run, plan: &WindowPlan) -> Result<Self> {
         let mut layout = Layout::new();
         let column = run.column();
-        let mut documents = 0;
+        let mut documents = 0_usize;
         let chunks = plan.chunks.iter().map(|chunk| {
             let most = chunk.most_documents(column);
-            documents += most;
+            documents = documents.saturating_add(most);
             (layout.add(chunk.most_tokens(column)), layout.add(most), layout.add(most))
         });
         let chunks = chunks.collect();
         // A document that a slice's end cuts is a piece in each slice.
         let lanes: u64 = plan.lanes.iter().map(|part| part.end - part.start).sum();
-        let pieces = if run.order().spec().shuffle { documents + lanes as usize } else { 0 };
-        if u32::try_from(documents + lanes as usize).is_err() {
+        let pieces = if run.order().spec().shuffle { documents.saturating_add(lanes as usize) } else { 0 };
+        if u32::try_from(documents.saturating_add(lanes as usize)).is_err() {
             return Err(Error::Argument(format!(
                 "a window may hold at most 2^32 documents, got {documents}\nhint: a smaller window="
             )));
         }
         let pieces = layout.add(pieces);
-        Ok(Self { layout, chunks, pieces })
+        let a_lane = size_of::<Slice>() + size_of::<Mutex<PieceOrder>>();
+        // A chunk's plan, its documents and, while it is decoded, its task and its result.
+        let a_chunk = 2 * (size_of::<ChunkPlan>() + size_of::<ChunkDocs>() + size_of::<ChunkSlots>());
+        let overhead = lanes * a_lane as u64 + (plan.chunks.len() * a_chunk) as u64 + size_of::<Window>() as u64;
+        Ok(Self { layout, overhead, chunks, pieces })
     }
 
     /// Takes the regions out of an arena with this layout.
@@ -222,6 +228,11 @@ impl Cursor {
     /// Tokens of the lane's stream before the cursor.
     pub fn token(&self) -> u64 {
         self.token
+    }
+
+    /// The unit of the dealt line behind the cursor's window.
+    pub fn window_end(&self) -> u64 {
+        self.window.end()
     }
 
     /// Whether the next token goes on with the piece of the one before.

@@ -442,7 +442,7 @@ impl Search<'_> {
         objects.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         if let Some(pair) = objects.windows(2).find(|pair| pair[0].path == pair[1].path) {
             return Err(Error::Argument(format!(
-                "{:?} is given twice: expected each file once\nhint: repeat a dataset with a mixture or more epochs",
+                "{:?} is given twice: expected each file once\nhint: more passes over the data are epochs= of the DataLoader",
                 pair[0].path
             )));
         }

@@ -13,6 +13,9 @@ const WINDOW_TOKENS_PER_LANE: u64 = 256 << 10;
 /// Documents that a slice of a default lane holds at least, on average: fewer lanes before documents are shredded.
 const DOCUMENTS_PER_SLICE: u64 = 8;
 
+/// Units of the dealt line that can be counted: far beyond any run, and far enough below 2^64 for sums of a few.
+pub(super) const MOST_UNITS: u64 = 1 << 61;
+
 /// What, beside the data's weights, the order depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderSpec {
@@ -97,8 +100,8 @@ impl LaneOrder {
         let total = weights.iter().try_fold(0_u64, |sum, &weight| sum.checked_add(weight));
         match total {
             Some(0) => Err(Error::Argument("the dataset holds no token".to_owned())),
-            None => Err(Error::Argument("the dataset's weight exceeds 2^64 tokens".to_owned())),
-            Some(total) => Ok(Self { spec, weights, total }),
+            Some(total) if total < MOST_UNITS => Ok(Self { spec, weights, total }),
+            _ => Err(Error::Argument("a pass over the dataset has 2^61 tokens or more".to_owned())),
         }
     }
 

@@ -45,6 +45,7 @@ pub fn rank_lanes(lanes: u64, first: u64, batch: u64, world: u64, rank: u64) -> 
 
 /// The union of lane ranges, in the form of a [`LaneSet`].
 pub fn union_lanes(mut parts: Vec<std::ops::Range<u64>>) -> LaneSet {
+    parts.retain(|part| !part.is_empty());
     parts.sort_unstable_by_key(|part| part.start);
     let mut merged: LaneSet = Vec::new();
     for part in parts {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::lanes::dealt;
+use super::lanes::{MOST_UNITS, dealt};
 use crate::error::{Error, Result};
 
 /// What becomes of the tokens after a finite run's last whole row or batch.
@@ -110,14 +110,31 @@ impl Rows {
         Some(left)
     }
 
+    /// Refuses what is beyond counting: a run of too many passes, or row `row`.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] that says where the end of counting is.
+    pub fn check_countable(&self, row: u64) -> Result<()> {
+        let units = u128::from(self.epochs.unwrap_or(1)) * u128::from(self.total);
+        if units >= u128::from(MOST_UNITS) {
+            return Err(Error::Argument(format!("a run may have less than 2^61 tokens, got {units}: fewer epochs")));
+        }
+        let round = u128::from(self.lanes) * u128::from(self.row_tokens());
+        if (u128::from(row / self.lanes) + 2) * round >= u128::from(MOST_UNITS) {
+            return Err(Error::Argument(format!("row {row} lies beyond the 2^61 tokens that can be counted")));
+        }
+        Ok(())
+    }
+
     /// Refuses data of which an epoch cannot fill a batch.
     ///
     /// # Errors
     /// [`Error::Argument`] that says what there is and what would do.
     pub fn check_enough(&self, batch: u64) -> Result<()> {
         // Rows that begin in an epoch, whatever its place in the stream: whole rounds of the lanes.
-        let fewest = self.total / (self.stride * self.lanes) * self.lanes;
-        let run = self.count().unwrap_or(u64::MAX);
+        let fewest = self.total / self.stride.saturating_mul(self.lanes) * self.lanes;
+        // What is refused anyway is not counted lane by lane.
+        let run = if fewest < batch { u64::MAX } else { self.count().unwrap_or(u64::MAX) };
         if fewest >= batch && (run >= batch || self.remainder == Remainder::Pad && run > 0) {
             return Ok(());
         }
@@ -200,5 +217,18 @@ mod tests {
         assert!(Rows { total: 40, ..rows }.check_enough(4).is_ok());
         assert!(Rows { total: 40, ..rows }.check_enough(8).is_err());
         assert!(Rows { total: 40, overlap: 1, epochs: Some(1), ..rows }.check_enough(4).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_counted_is_refused() {
+        let rows =
+            Rows { lanes: 4096, stride: 8192, overlap: 1, total: 1 << 44, epochs: None, remainder: Remainder::Drop };
+        assert!(rows.check_countable(1 << 40).is_ok());
+        assert!(rows.first_unit(1 << 40) < MOST_UNITS);
+        assert!(rows.check_countable(1 << 50).is_err());
+        assert!(rows.check_countable(u64::MAX).is_err());
+        assert!(Rows { epochs: Some(1000), ..rows }.check_countable(0).is_ok());
+        assert!(Rows { epochs: Some(1 << 20), ..rows }.check_countable(0).is_err());
+        assert!(Rows { epochs: Some(u64::MAX), ..rows }.check_countable(0).is_err());
     }
 }

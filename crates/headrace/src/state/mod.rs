@@ -73,10 +73,10 @@ impl Steps {
         &self.0
     }
 
-    /// The first row of a step.
+    /// The first row of a step; the largest number where that cannot be counted.
     pub fn row_of(&self, step: u64) -> u64 {
         let segment = self.segment_of(step);
-        segment.row + (step - segment.step) * segment.batch
+        segment.row.saturating_add((step - segment.step).saturating_mul(segment.batch))
     }
 
     /// The batch size of a step.

@@ -171,6 +171,10 @@ impl ChunkDecoder {
         if page.rows.is_some_and(|wanted| wanted != rows) {
             return Err(flaw!("expected {} rows in the page, found {rows}", page.rows.unwrap_or_default()).into());
         }
+        if page.rows.is_some() {
+            // Where levels end is said by a header that no checksum covers.
+            levels.finish()?;
+        }
         match values {
             Some(values) => Ok(values.finish()?),
             None => Ok(()),

@@ -1,7 +1,7 @@
 //! Documents: the lengths of lists out of their repetition and definition levels, a bounded batch at a time.
 
 use super::TokenShape;
-use super::flaw::{Flaw, flaw};
+use super::flaw::{Checked, Flaw, flaw};
 use super::levels::Runs;
 
 /// Documents that a batch holds at most. A page that expands to more is handed on in several batches, so that scratch
@@ -78,6 +78,12 @@ impl<'a> Levels<'a> {
     pub(super) fn new(rep: Runs<'a>, def: Runs<'a>, count: u64, shape: &TokenShape, max_rows: u64) -> Self {
         let (list_def, max_def) = (shape.list_def as u32, shape.max_def as u32);
         Self { rep, def, left: count, list_def, max_def, max_rows }
+    }
+
+    /// Once all levels are taken: whether there is nothing left behind them.
+    pub(super) fn finish(&self) -> Checked<()> {
+        self.rep.finish()?;
+        self.def.finish()
     }
 
     /// Whether all were read.

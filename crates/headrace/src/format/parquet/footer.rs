@@ -20,6 +20,10 @@ pub const TAIL_BYTES: u64 = 8;
 /// Bytes of the magic number at the start of a file.
 const MAGIC_BYTES: u64 = 4;
 
+/// Values that a byte of pages can stand for. A page of equal values takes some 30 bytes, and the writers known end a
+/// page after a million values or fewer; what claims more is after our memory.
+const MOST_LEVELS_PER_BYTE: u64 = 1 << 20;
+
 /// Writers whose statistics count an empty or null list as one null, so that levels less nulls are tokens: seen in
 /// files of parquet-cpp-arrow 10 to 26 and of parquet-rs 60, with every encoding and both page versions.
 const COUNTS_EMPTY_AS_NULL: [&str; 2] = ["parquet-cpp-arrow version ", "parquet-rs version "];
@@ -271,6 +275,10 @@ impl Reading<'_> {
         let levels = count(column.num_values(), "values", place)?;
         if levels < rows || (rows == 0 && levels > 0) {
             let what = format!("expected at least one level for each of {rows} rows, found {levels}");
+            return Err(Error::data(place.clone(), what));
+        }
+        if levels > len.saturating_mul(MOST_LEVELS_PER_BYTE) && len > 0 {
+            let what = format!("{levels} values in {len} bytes of pages: more than any writer puts there");
             return Err(Error::data(place.clone(), what));
         }
         if levels > 0 && len == 0 {

@@ -52,6 +52,12 @@ impl<'a> Runs<'a> {
         self.left -= count;
     }
 
+    /// Once all levels are taken: whether there is nothing left behind them.
+    pub(super) fn finish(&self) -> Checked<()> {
+        let rest = self.data.len() - self.next;
+        if rest > 0 { Err(flaw!("expected the levels to end, found {rest} more bytes of them")) } else { Ok(()) }
+    }
+
     fn next_run(&mut self) -> Checked<()> {
         let (header, after) = varint(self.data, self.next)
             .ok_or_else(|| flaw!("expected {} more levels, found the end of the levels", self.left))?;
