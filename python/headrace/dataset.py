@@ -57,7 +57,7 @@ def open(
     if format not in (None, "parquet"):
         raise ValueError(f'format must be None or "parquet", got {format!r}')
     if isinstance(urls, bytes) or not isinstance(urls, str | os.PathLike | Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"open takes a path or URL, or several, got {urls!r}")
+        raise TypeError(f"open takes a path or URL as text, or several, got {urls!r}")
     names = [os.fspath(urls)] if isinstance(urls, str | os.PathLike) else [os.fspath(url) for url in urls]
     if not names:
         raise ValueError("open needs at least one path or URL, got none")

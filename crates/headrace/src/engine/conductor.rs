@@ -76,6 +76,8 @@ pub struct Shares {
     pub block: usize,
     /// Bytes of what does not grow with the window: batches, threads' buffers.
     pub fixed: u64,
+    /// The same with the largest blocks: what it is at most in a larger budget.
+    pub most_fixed: u64,
 }
 
 impl Shares {
@@ -106,7 +108,7 @@ impl Shares {
             let purpose = format!("{} batches of {rows} rows and {workers} workers' buffers", options.prefetch + 1);
             return Err(Error::Memory { purpose, needed: fixed(SMALLEST_BLOCK), available });
         }
-        Ok(Self { block: block as usize, fixed: needed })
+        Ok(Self { block: block as usize, fixed: needed, most_fixed: fixed(LARGEST_BLOCK) })
     }
 }
 
@@ -166,7 +168,7 @@ pub(super) struct Conductor {
 impl Conductor {
     pub(super) fn new(run: Arc<Run>, options: Options, counters: Arc<Counters>, cancel: Cancel) -> Result<Self> {
         let shares = Shares::new(&run, &options)?;
-        let loans = Arc::new(Loans::new(options.memory, shares.fixed));
+        let loans = Arc::new(Loans::new(options.memory, &shares));
         let budget = Budget::new((options.memory - shares.fixed) / Loans::PARTS * (Loans::PARTS - 1));
         // Batches are charged in `fixed`: at most prefetch + 1 are alive before they are handed over.
         let batches = Shelf::new(&Budget::new(u64::MAX), options.prefetch + 1);

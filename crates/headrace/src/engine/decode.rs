@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
+use super::conductor::Shares;
 use super::memory::{Slot, SlotMut};
 use super::plan::ChunkPlan;
 use super::run::Run;
@@ -95,9 +96,9 @@ pub struct ChunkSlots {
 pub struct Loans {
     /// Bytes of the share.
     most: u64,
-    /// Bytes of the whole budget, and how many of them are not shared out between windows and loans.
+    /// Bytes of the whole budget, and how many of a larger one would not be shared out between windows and loans.
     memory: u64,
-    fixed: u64,
+    most_fixed: u64,
     turn: Mutex<()>,
 }
 
@@ -108,8 +109,9 @@ impl Loans {
     const TIMES: u64 = 3;
 
     /// The loans of a budget.
-    pub fn new(memory: u64, fixed: u64) -> Self {
-        Self { most: (memory - fixed) / Self::PARTS, memory, fixed, turn: Mutex::new(()) }
+    pub fn new(memory: u64, shares: &Shares) -> Self {
+        let most = (memory - shares.fixed) / Self::PARTS;
+        Self { most, memory, most_fixed: shares.most_fixed, turn: Mutex::new(()) }
     }
 
     /// Waits for its turn to read a large page.
@@ -123,7 +125,7 @@ impl Loans {
         if bytes <= self.most {
             return Ok(());
         }
-        let needed = bytes.saturating_mul(Self::PARTS).saturating_add(self.fixed);
+        let needed = bytes.saturating_mul(Self::PARTS).saturating_add(self.most_fixed);
         Err(Error::Memory { purpose: purpose.to_owned(), needed, available: self.memory })
     }
 }
