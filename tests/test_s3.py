@@ -100,7 +100,7 @@ def tokens_of(packed: hr.PackedDataset, **options: Any) -> list[list[int]]:
 def steps_in_storage_order(packed: hr.PackedDataset, **options: Any) -> Iterator[hr.Batch]:
     """One row group after the other, as little ahead as can be."""
     loader = hr.DataLoader(
-        packed, 1, shuffle=False, window=1, num_workers=1, prefetch_factor=1, epochs=1, memory="4MiB", **options
+        packed, 1, shuffle=False, window=1, num_workers=1, prefetch_factor=1, epochs=1, memory="16MiB", **options
     )
     return iter(loader)
 
@@ -115,7 +115,7 @@ def test_the_stream_is_that_of_the_local_files(server: S3Server, bucket: str, fo
     assert remote.files == [f"s3://{bucket}/data/sub/{number}.parquet" for number in range(6)]
     assert len(remote) == len(local)
     assert dict(remote.schema) == dict(local.schema)
-    for options in ({}, {"shuffle": False}, {"memory": "6MiB"}, {"window": 3, "lanes": 4}):
+    for options in ({}, {"shuffle": False}, {"memory": "16MiB"}, {"window": 3, "lanes": 4}):
         assert tokens_of(remote.pack(100), **options) == tokens_of(local.pack(100), **options)
     # A run moves to another store with the same data, if asked to.
     state = hr.DataLoader(local.pack(100), 8, seed=3).state_dict()
@@ -300,7 +300,7 @@ def test_a_fault_in_mid_run_is_got_over(
     packed = through(proxy, server, bucket, timeout="1")
     wanted = iter(steps_in_storage_order(hr.open(folder).pack(100)))
     loader = hr.DataLoader(
-        packed, 1, shuffle=False, window=1, num_workers=1, prefetch_factor=1, epochs=1, memory="4MiB"
+        packed, 1, shuffle=False, window=1, num_workers=1, prefetch_factor=1, epochs=1, memory="16MiB"
     )
     iterator = iter(loader)
     before = loader.stats().get("retries", 0)

@@ -311,7 +311,8 @@ def test_nothing_given_is_one_rank(corpus: Corpus) -> None:
 
 def test_ranks_come_from_the_environment(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
-    assert hr.DataLoader(corpus.open(**PACKING), **RUN).world_size == 1, "both or none"
+    with pytest.raises(ValueError, match="RANK and not WORLD_SIZE"):
+        hr.DataLoader(corpus.open(**PACKING), **RUN)
     monkeypatch.setenv("WORLD_SIZE", "4")
     loader = hr.DataLoader(corpus.open(**PACKING), **RUN)
     assert (loader.rank, loader.world_size, loader.batch_size) == (1, 4, 2)

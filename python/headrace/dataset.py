@@ -171,8 +171,8 @@ class TableDataset(Dataset):
 
         Returns:
             ``url``, ``files``, ``row_groups``, ``rows``, ``bytes`` (of all files), ``notes`` and ``columns``: a dict
-            from the name of each token column to ``type``, ``tokens``, ``documents`` (those with a token; both None
-            if only reading can tell), ``bytes`` (stored), ``codecs`` and ``encodings``.
+            from the name of each token column that all files have to ``type``, ``tokens``, ``documents`` (those with
+            a token; both None if only reading can tell), ``bytes`` (stored), ``codecs`` and ``encodings``.
 
         Example:
             >>> data.info()["columns"]["tokens"]["tokens"]
@@ -185,7 +185,7 @@ class TableDataset(Dataset):
             "row_groups": core.row_group_count,
             "rows": core.rows,
             "bytes": core.bytes,
-            "columns": {name: core.column_info(name) for name in core.columns},
+            "columns": {name: core.column_info(name) for name in core.columns if core.is_whole(name)},
             "notes": core.notes,
         }
 

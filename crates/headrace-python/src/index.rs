@@ -121,10 +121,15 @@ impl Index {
         self.0.notes.clone()
     }
 
-    /// The names of the token columns that every file has.
+    /// The token columns' names, also of those that some files lack.
     #[getter]
     fn columns(&self) -> Vec<String> {
-        self.0.columns.iter().filter(|column| column.is_whole()).map(|column| column.name.clone()).collect()
+        self.0.columns.iter().map(|column| column.name.clone()).collect()
+    }
+
+    /// Whether every file has a token column.
+    fn is_whole(&self, name: &str) -> bool {
+        self.0.columns.iter().any(|column| column.name == name && column.is_whole())
     }
 
     /// What the footers, and what was counted, say of a token column.

@@ -17,8 +17,8 @@ def run(urls: list[str], *, column: str | None, lengths: bool, storage_option: l
     """Prints what there is."""
     dataset = open_dataset(urls, storage_option)
     core = core_of(dataset)
-    columns = {name: _column(core, name) for name in core.columns}
-    name = chosen_column(core, column) if columns or column is not None else None
+    columns = {name: _column(core, name) for name in core.columns if core.is_whole(name)}
+    name = chosen_column(core, column) if core.columns or column is not None else None
     if name is not None and lengths:
         with index_progress() as progress:
             found = _lengths(_core.lengths(core, name, progress=progress))
