@@ -48,7 +48,8 @@ class Driver:
         self._moved = False
         """Whether the run stands elsewhere than `given` and the loaded state say."""
         self._feed: _Feed | None = None
-        self._busy = threading.Lock()
+        # Reentrant: an interrupt between taking it and the next line must not lock this thread out.
+        self._busy = threading.RLock()
         self._counts: dict[str, int] = {"windows": 0, "windows_spilled": 0, "window_bytes": 0, "chunk_bytes": 0}
 
     def here(self) -> tuple[_run.Run, _run.Position]:
