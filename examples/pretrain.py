@@ -6,7 +6,8 @@ Run it again and it goes on where the checkpoint was saved; kill it at any momen
 On several ranks (`torchrun --nproc-per-node 2 examples/pretrain.py ...`) the same global rows come in the same order,
 each rank with its part of every batch; a checkpoint of two ranks resumes on any number that divides the batch.
 
-The data of `make demo` fits: a vocabulary of 8,192 whose token 0 ends a document.
+It needs PyTorch (`pip install torch`, or `.venv` after `make test`). The data of `make demo` fits: a vocabulary of
+8,192 whose token 0 ends a document.
 """
 
 import argparse
