@@ -89,7 +89,8 @@ def prepare(
     if len(documents) < 100 or characters < 1_000_000:
         raise ValueError(
             f"{text or 'this machine'}: found {len(documents)} documents of {characters} characters, "
-            "wanted at least 100 documents and 1,000,000 characters in all\nhint: name a folder of more text in DEMO_TEXT"
+            "wanted at least 100 documents and 1,000,000 characters in all\n"
+            "hint: name a folder of more text in DEMO_TEXT"
         )
     digest = _digest(documents)
     manifest = folder / "manifest.json"
