@@ -407,8 +407,10 @@ impl Search<'_> {
         }
         let hint = if what.starts_with("matches") {
             "\nhint: * does not cross a '/', ** does; a hidden file can be named in full"
-        } else {
+        } else if now.hidden > before.hidden {
             "\nhint: a hidden file can be named in full"
+        } else {
+            "\nhint: Parquet files end in .parquet, .parq or .pq; others are taken if none does"
         };
         Error::Argument(format!("{url:?} {what}: found {found}{hint}"))
     }
