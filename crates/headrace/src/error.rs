@@ -93,7 +93,7 @@ pub enum Error {
     },
 
     /// A store that did not do what it was asked.
-    #[error("{uri}: {operation} failed{}: {detail}", if *attempts > 1 { format!(" after {attempts} attempts") } else { String::new() })]
+    #[error("{uri}: {operation} failed after {attempts} attempt{}: {detail}", if *attempts == 1 { "" } else { "s" })]
     Store {
         /// The file, object or folder.
         uri: String,

@@ -118,8 +118,7 @@ pub fn footer_len(file_size: u64, tail: &[u8], place: &Place) -> Result<u32> {
     let fail = |what: String| Err(Error::data(place.clone(), what));
     if file_size < MAGIC_BYTES + TAIL_BYTES {
         return fail(format!(
-            "expected a Parquet file of at least {} bytes, found {file_size}\nhint: the file may have been cut short, or be of \
-             another format",
+            "expected a Parquet file of at least {} bytes, found {file_size}",
             MAGIC_BYTES + TAIL_BYTES
         ));
     }
