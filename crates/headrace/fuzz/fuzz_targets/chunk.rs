@@ -3,9 +3,11 @@
 //! The first eight bytes choose the chunk's shape, codec and counts; the rest are its pages.
 #![no_main]
 
+use std::ops::Range;
+
 use headrace::error::{Place, Result};
 use headrace::format::parquet::{
-    ChunkDecoder, Delivered, Limits, Progress, TokenChunk, TokenShape, TokenSink, fallback,
+    ChunkDecoder, Delivered, Limits, PageValues, Progress, TokenChunk, TokenShape, TokenSink, TokensMut, fallback,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -14,12 +16,22 @@ const LIMITS: Limits = Limits { page_bytes: 1 << 20 };
 
 #[derive(Debug, Default, PartialEq)]
 struct Collected {
+    lengths_only: bool,
     lengths: Vec<u64>,
     values: Vec<i32>,
 }
 
 impl TokenSink for Collected {
-    fn page(&mut self, continued: bool, lengths: &[u64], values: &[i32]) -> Result<()> {
+    fn wants(&mut self, _tokens: Range<u64>) -> bool {
+        !self.lengths_only
+    }
+
+    fn documents(&mut self, continued: bool, lengths: &[u64], values: &mut PageValues<'_>) -> Result<()> {
+        while !self.lengths_only && values.left() > 0 {
+            let start = self.values.len();
+            self.values.resize(start + values.left().min(1 << 16) as usize, 0);
+            values.read(TokensMut::I32(&mut self.values[start..]))?;
+        }
         let mut lengths = lengths;
         if continued {
             let (first, rest) = lengths.split_first().expect("a document to go on with");
@@ -27,7 +39,6 @@ impl TokenSink for Collected {
             lengths = rest;
         }
         self.lengths.extend_from_slice(lengths);
-        self.values.extend_from_slice(values);
         Ok(())
     }
 }
@@ -35,15 +46,16 @@ impl TokenSink for Collected {
 /// Decodes in pieces of `step` bytes more than asked for: the documents, or `None` if they cannot be read.
 fn fast(chunk: &TokenChunk, bytes: &[u8], lengths_only: bool, step: usize) -> Option<Collected> {
     let mut decoder = ChunkDecoder::new(LIMITS);
-    decoder.begin(chunk, Place::file("fuzz"), lengths_only);
+    decoder.begin(chunk, Place::file("fuzz"));
     let (mut start, mut end) = (0, 0);
-    let mut sink = Collected::default();
+    let mut sink = Collected { lengths_only, ..Collected::default() };
     loop {
         match decoder.push(&bytes[start..end], &mut sink).ok()? {
             Progress::Done => return Some(sink),
             Progress::Unsupported(_) => return None,
             Progress::Need { consumed, want } => {
                 start += consumed;
+                end = end.max(start);
                 assert!(want > end - start && start + want <= bytes.len());
                 end = (start + want + step).min(bytes.len());
             }
@@ -66,6 +78,7 @@ fuzz_target!(|data: &[u8]| {
             list_def,
         },
         codec: codec % 9,
+        narrow: kind & 16 != 0,
         encodings: 0,
         start: 4,
         len: bytes.len() as u64,
@@ -82,7 +95,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let mut slow = Collected::default();
     let bytes = bytes::Bytes::copy_from_slice(bytes);
-    let done = fallback::decode(&chunk, &Place::file("fuzz"), bytes, false, Delivered::default(), LIMITS, &mut slow);
+    let done = fallback::decode(&chunk, &Place::file("fuzz"), bytes, Delivered::default(), LIMITS, &mut slow);
     if let (Some(whole), Ok(())) = (whole, done) {
         assert_eq!(whole, slow, "one reader as the other");
     }

@@ -11,7 +11,9 @@ use super::plan::ChunkPlan;
 use super::run::Run;
 use crate::cancel::Cancel;
 use crate::error::{Error, Place, Result};
-use crate::format::parquet::{ChunkDecoder, Limits, Progress, TokenChunk, TokenSink, Unsupported, fallback};
+use crate::format::parquet::{
+    ChunkDecoder, Limits, PageValues, Progress, TokenChunk, TokenSink, TokensMut, Unsupported, fallback,
+};
 use crate::pack::Specials;
 use crate::store::ByteStream;
 
@@ -205,7 +207,7 @@ impl Scratch {
     ) -> Result<bool> {
         let mut stream = open();
         self.buffer.clear();
-        self.decoder.begin(chunk, place.clone(), false);
+        self.decoder.begin(chunk, place.clone());
         loop {
             cancel.check()?;
             match self.decoder.push(&self.buffer, keep)? {
@@ -215,7 +217,9 @@ impl Scratch {
                 }
                 Progress::Need { .. } if keep.has_all() => return Ok(false),
                 Progress::Need { consumed, want } => {
-                    self.buffer.drain(..consumed);
+                    let skip = consumed.saturating_sub(self.buffer.len());
+                    self.buffer.drain(..consumed - skip);
+                    stream.skip(skip as u64);
                     // Exactly: a buffer that doubles would hold more than it is charged for.
                     let room = want.saturating_add(self.block).saturating_sub(self.buffer.len());
                     self.buffer.reserve_exact(room.min(chunk.len as usize));
@@ -248,7 +252,7 @@ impl Scratch {
         let mut bytes = Vec::new();
         stream.fill(&mut bytes, chunk.len as usize)?;
         let limits = Limits { page_bytes: self.page_bytes };
-        fallback::decode(chunk, place, Bytes::from(bytes), false, rest.delivered, limits, keep)
+        fallback::decode(chunk, place, Bytes::from(bytes), rest.delivered, limits, keep)
     }
 }
 
@@ -367,7 +371,16 @@ impl Keep {
 }
 
 impl TokenSink for Keep {
-    fn page(&mut self, continued: bool, lengths: &[u64], values: &[i32]) -> Result<()> {
+    fn wants(&mut self, tokens: Range<u64>) -> bool {
+        // Where the first of them may lie, and an end that the last cannot reach: each may be a document of its own.
+        let first = self.start + self.bos + self.length;
+        let each = self.added.saturating_add(1);
+        let most = (tokens.end - tokens.start).saturating_mul(each);
+        let end = (self.start + self.length + self.added).saturating_add(most);
+        first < self.need.end && self.need.start < end
+    }
+
+    fn documents(&mut self, continued: bool, lengths: &[u64], values: &mut PageValues<'_>) -> Result<()> {
         // What is kept of a page is one stretch of its values: documents lie next to each other in `tokens`.
         let (mut at, mut from, mut to) = (0_u64, None, 0_u64);
         for (number, &length) in lengths.iter().enumerate() {
@@ -387,12 +400,13 @@ impl TokenSink for Keep {
             self.seen += length;
         }
         let Some(from) = from else { return Ok(()) };
-        let kept = &values[from as usize..to as usize];
-        let Some(room) = self.slots.tokens.get_mut(self.tokens..self.tokens + kept.len()) else {
+        let kept = (to - from) as usize;
+        let Some(room) = self.slots.tokens.get_mut(self.tokens..self.tokens + kept) else {
             return Err(self.miscounted());
         };
-        room.copy_from_slice(kept);
-        self.tokens += kept.len();
+        values.skip(from as usize)?;
+        values.read(TokensMut::I32(room))?;
+        self.tokens += kept;
         Ok(())
     }
 }

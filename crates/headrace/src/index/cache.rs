@@ -35,7 +35,7 @@ use crate::index::{FileEntry, RowGroup, TokenColumn, UNKNOWN};
 use crate::store::{Object, Version};
 
 /// The layout's version: another one is read anew rather than understood.
-const VERSION: &str = "1";
+const VERSION: &str = "2";
 const VERSION_KEY: &str = "headrace.index";
 const REQUEST_KEY: &str = "headrace.request";
 const CHECKSUM_KEY: &str = "headrace.checksum";
@@ -133,6 +133,7 @@ fn chunk_fields() -> Fields {
         field("len", DataType::UInt64),
         field("levels", DataType::UInt64),
         field("rows", DataType::UInt64),
+        field("narrow", DataType::Boolean),
         Field::new("tokens", DataType::UInt64, true),
         Field::new("documents", DataType::UInt64, true),
     ])
@@ -205,11 +206,13 @@ fn column_array(column: &TokenColumn, starts: &[usize]) -> Result<ArrayRef, Arro
     };
     let u64s = |of: fn(&TokenChunk) -> u64| -> ArrayRef { Arc::new(UInt64Array::from_iter_values(chunks().map(of))) };
     let u8s = |of: fn(&TokenChunk) -> u8| -> ArrayRef { Arc::new(UInt8Array::from_iter_values(chunks().map(of))) };
+    let bools =
+        |of: fn(&TokenChunk) -> bool| -> ArrayRef { Arc::new(chunks().map(of).map(Some).collect::<BooleanArray>()) };
     let i16s = |of: fn(&TokenChunk) -> i16| -> ArrayRef { Arc::new(Int16Array::from_iter_values(chunks().map(of))) };
     let values: Vec<ArrayRef> = vec![
         u8s(|chunk| chunk.shape.value_bytes),
         u8s(|chunk| chunk.shape.bits),
-        Arc::new(BooleanArray::from_iter(chunks().map(|chunk| Some(chunk.shape.signed)))),
+        bools(|chunk| chunk.shape.signed),
         i16s(|chunk| chunk.shape.max_def),
         i16s(|chunk| chunk.shape.list_def),
         u8s(|chunk| chunk.codec),
@@ -218,6 +221,7 @@ fn column_array(column: &TokenColumn, starts: &[usize]) -> Result<ArrayRef, Arro
         u64s(|chunk| chunk.len),
         u64s(|chunk| chunk.levels),
         u64s(|chunk| chunk.rows),
+        bools(|chunk| chunk.narrow),
         known(&column.tokens),
         known(&column.documents),
     ];
@@ -277,6 +281,7 @@ fn column_from(name: &str, array: &ListArray, table: &Table, starts: &[usize]) -
     let i16s = |name: &str| values.column_by_name(name)?.as_primitive_opt::<Int16Type>();
     let (value_bytes, bits, codec) = (u8s("value_bytes")?, u8s("bits")?, u8s("codec")?);
     let signed = values.column_by_name("signed")?.as_boolean_opt()?;
+    let narrow = values.column_by_name("narrow")?.as_boolean_opt()?;
     let (max_def, list_def) = (i16s("max_def")?, i16s("list_def")?);
     let encodings = values.column_by_name("encodings")?.as_primitive_opt::<UInt32Type>()?;
     let (start, len, levels, rows) = (u64s("start")?, u64s("len")?, u64s("levels")?, u64s("rows")?);
@@ -319,6 +324,7 @@ fn column_from(name: &str, array: &ListArray, table: &Table, starts: &[usize]) -
                 len: len.value(chunk),
                 levels: levels.value(chunk),
                 rows: rows.value(chunk),
+                narrow: narrow.value(chunk),
             });
             let known = |counts: &UInt64Array| if counts.is_valid(chunk) { counts.value(chunk) } else { UNKNOWN };
             column.tokens.push(known(tokens));
@@ -338,7 +344,12 @@ mod tests {
         (any::<bool>(), any::<u32>(), 0..500_u64, 0..500_u64, any::<u64>(), any::<u8>(), count(), count()).prop_map(
             |(signed, encodings, start, len, levels, codec, tokens, documents)| {
                 let shape = TokenShape { value_bytes: 4, bits: 16, signed, max_def: 3, list_def: 2 };
-                (TokenChunk { shape, codec, encodings, start, len, levels, rows: levels / 2 }, tokens, documents)
+                let narrow = encodings % 2 == 0;
+                (
+                    TokenChunk { shape, codec, encodings, start, len, levels, rows: levels / 2, narrow },
+                    tokens,
+                    documents,
+                )
             },
         )
     }

@@ -37,19 +37,17 @@ impl ChunkReader {
         Self { decoder: ChunkDecoder::new(Limits { page_bytes: LARGEST }), buffer: Vec::new() }
     }
 
-    /// Passes all documents of a chunk to `sink`, with `lengths_only` without their tokens.
-    #[allow(clippy::too_many_arguments, reason = "a chunk is known by where it lies, and by how it is to be read")]
+    /// Passes all documents of a chunk to `sink`.
     pub(crate) fn read(
         &mut self,
         store: &Arc<dyn Store>,
         object: &Object,
         chunk: &TokenChunk,
         place: Place,
-        lengths_only: bool,
         cancel: &Cancel,
         sink: &mut dyn TokenSink,
     ) -> Result<()> {
-        let done = self.read_within(store, object, chunk, place.clone(), lengths_only, cancel, sink);
+        let done = self.read_within(store, object, chunk, place.clone(), cancel, sink);
         done.map_err(|error| match error {
             // What the error says of a memory budget is for those who train.
             Error::Memory { needed, available, .. } => {
@@ -59,22 +57,23 @@ impl ChunkReader {
         })
     }
 
-    #[allow(clippy::too_many_arguments, reason = "those of `read`")]
     fn read_within(
         &mut self,
         store: &Arc<dyn Store>,
         object: &Object,
         chunk: &TokenChunk,
         place: Place,
-        lengths_only: bool,
         cancel: &Cancel,
         sink: &mut dyn TokenSink,
     ) -> Result<()> {
         let mut stream = stream(store, object, chunk.start, chunk.len, cancel);
         self.buffer.clear();
-        let mut fill = |buffer: &mut Vec<u8>, want: usize| stream.fill(buffer, want);
+        let mut fill = |buffer: &mut Vec<u8>, skip: usize, want: usize| {
+            stream.skip(skip as u64);
+            stream.fill(buffer, want)
+        };
         let (decoder, buffer) = (&mut self.decoder, &mut self.buffer);
-        let outcome = decode_stream(decoder, chunk, place.clone(), lengths_only, &mut fill, buffer, sink)?;
+        let outcome = decode_stream(decoder, chunk, place.clone(), &mut fill, buffer, sink)?;
         let Outcome::Unsupported(unsupported) = outcome else { return Ok(()) };
         if chunk.len > LARGEST {
             let purpose = format!("{place} ({})", unsupported.what);
@@ -83,7 +82,7 @@ impl ChunkReader {
         let mut bytes = Vec::new();
         store.fetch(object, chunk.start..chunk.start + chunk.len).wait_into(cancel, &mut bytes)?;
         let limits = Limits { page_bytes: LARGEST };
-        fallback::decode(chunk, &place, Bytes::from(bytes), lengths_only, unsupported.delivered, limits, sink)
+        fallback::decode(chunk, &place, Bytes::from(bytes), unsupported.delivered, limits, sink)
     }
 }
 
@@ -109,7 +108,7 @@ pub(crate) fn each_length<S: TokenSink, T: Send>(
             let place = Place::file(store.uri(&object.path)).in_column(&column.name).at_row_group(group.number);
             let mut sink = new();
             reader
-                .read(store, object, &column.chunks[groups[number]], place, true, cancel, &mut sink)
+                .read(store, object, &column.chunks[groups[number]], place, cancel, &mut sink)
                 .map_err(|error| (number, error))?;
             found(number, done(sink));
             progress.step();

@@ -1,8 +1,10 @@
 //! Counting tokens and documents where footers do not tell: reading the levels of column chunks once.
 
+use std::ops::Range;
+
 use crate::cancel::Cancel;
 use crate::error::Result;
-use crate::format::parquet::TokenSink;
+use crate::format::parquet::{PageValues, TokenSink};
 use crate::index::chunks::each_length;
 use crate::index::{Index, Progress};
 
@@ -17,7 +19,19 @@ pub(crate) struct Count {
 }
 
 impl TokenSink for Count {
-    fn page(&mut self, continued: bool, lengths: &[u64], _values: &[i32]) -> Result<()> {
+    fn wants(&mut self, _tokens: Range<u64>) -> bool {
+        false
+    }
+
+    fn documents(&mut self, continued: bool, lengths: &[u64], _values: &mut PageValues<'_>) -> Result<()> {
+        self.add(continued, lengths);
+        Ok(())
+    }
+}
+
+impl Count {
+    /// Counts documents, the first of which may go on with the last before.
+    pub(crate) fn add(&mut self, continued: bool, lengths: &[u64]) {
         for (number, len) in lengths.iter().enumerate() {
             if number > 0 || !continued {
                 self.open = false;
@@ -28,7 +42,6 @@ impl TokenSink for Count {
                 self.open = true;
             }
         }
-        Ok(())
     }
 }
 
@@ -53,9 +66,9 @@ mod tests {
         for (continued, lengths) in
             [(false, vec![2, 0, 0]), (true, vec![3, 1]), (true, vec![4]), (true, vec![0, 0, 5]), (true, vec![])]
         {
-            count.page(continued, &lengths, &[]).expect("page");
+            count.add(continued, &lengths);
         }
-        count.page(true, &[1], &[]).expect("page");
+        count.add(true, &[1]);
         // Documents: 2 | 0 | 0+3 | 1+4+0 | 0 | 5+1.
         assert_eq!((count.tokens, count.documents), (16, 4));
     }

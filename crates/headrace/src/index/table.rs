@@ -15,6 +15,7 @@ pub(crate) const MISSING: TokenChunk = TokenChunk {
     len: 0,
     levels: 0,
     rows: 0,
+    narrow: false,
 };
 
 /// Whether a chunk is there.

@@ -1,10 +1,11 @@
 //! How long the documents of a token column are.
 
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use crate::cancel::Cancel;
 use crate::error::Result;
-use crate::format::parquet::TokenSink;
+use crate::format::parquet::{PageValues, TokenSink};
 use crate::index::chunks::each_length;
 use crate::index::{Index, Phase, Progress};
 
@@ -165,7 +166,19 @@ impl Fine {
 }
 
 impl TokenSink for Fine {
-    fn page(&mut self, continued: bool, lengths: &[u64], _values: &[i32]) -> Result<()> {
+    fn wants(&mut self, _tokens: Range<u64>) -> bool {
+        false
+    }
+
+    fn documents(&mut self, continued: bool, lengths: &[u64], _values: &mut PageValues<'_>) -> Result<()> {
+        self.count(continued, lengths);
+        Ok(())
+    }
+}
+
+impl Fine {
+    /// Counts documents, the first of which may go on with the last before.
+    fn count(&mut self, continued: bool, lengths: &[u64]) {
         for (number, len) in lengths.iter().enumerate() {
             if number == 0 && continued {
                 self.open = Some(self.open.unwrap_or_default() + len);
@@ -174,7 +187,6 @@ impl TokenSink for Fine {
                 self.open = Some(*len);
             }
         }
-        Ok(())
     }
 }
 
@@ -187,7 +199,7 @@ mod tests {
     fn a_document_over_several_pages_counts_once() {
         let mut fine = Fine::default();
         for (continued, lengths) in [(false, vec![2, 0]), (true, vec![3, 1]), (true, vec![]), (true, vec![4, 600])] {
-            fine.page(continued, &lengths, &[]).expect("page");
+            fine.count(continued, &lengths);
         }
         fine.close();
         let found = fine.finish();

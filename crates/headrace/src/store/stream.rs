@@ -23,6 +23,8 @@ pub struct ByteStream {
     ahead: usize,
     /// Started reads in order, with their lengths.
     started: VecDeque<(Fetch, u64)>,
+    /// Bytes at the front of the first started read that nobody wants.
+    unwanted: u64,
     cancel: Cancel,
 }
 
@@ -40,12 +42,12 @@ impl ByteStream {
         cancel: Cancel,
     ) -> Self {
         let (next, end) = (range.start, range.end.max(range.start));
-        Self { store, object, next, end, block: block.max(1), ahead, started: VecDeque::new(), cancel }
+        Self { store, object, next, end, block: block.max(1), ahead, started: VecDeque::new(), unwanted: 0, cancel }
     }
 
     /// Bytes that [`Self::fill`] has not handed out yet.
     pub fn remaining(&self) -> u64 {
-        self.end - self.next + self.started.iter().map(|(_, len)| len).sum::<u64>()
+        self.end - self.next + self.started.iter().map(|(_, len)| len).sum::<u64>() - self.unwanted
     }
 
     /// Starts the first reads, so that they are under way before they are waited for.
@@ -66,8 +68,37 @@ impl ByteStream {
             self.start();
             let Some((fetch, _)) = self.started.pop_front() else { break };
             self.cancel.check()?;
+            let before = buffer.len();
             fetch.wait_into(&self.cancel, buffer)?;
+            let unwanted = std::mem::take(&mut self.unwanted) as usize;
+            buffer.drain(before..before + unwanted);
         }
         Ok(())
+    }
+
+    /// Passes over the next `count` bytes, or all that are left.
+    ///
+    /// No read is started for them. One that was started already is abandoned if it holds nothing else, and else its
+    /// front is dropped when it comes.
+    pub fn skip(&mut self, count: u64) {
+        let mut left = count;
+        if !self.store.is_remote() {
+            // Local reads happen only when they are waited for.
+            self.next -= self.started.drain(..).map(|(_, len)| len).sum::<u64>();
+            left += std::mem::take(&mut self.unwanted);
+        }
+        while let Some((_, len)) = self.started.front()
+            && left > 0
+        {
+            let rest = len - self.unwanted;
+            if rest > left {
+                self.unwanted += left;
+                return;
+            }
+            left -= rest;
+            self.unwanted = 0;
+            self.started.pop_front();
+        }
+        self.next = self.next.saturating_add(left).min(self.end);
     }
 }

@@ -2,15 +2,16 @@
 
 use std::borrow::Cow;
 
-use super::TokenSink;
+use super::TokenChunk;
 use super::codec::{self, Codecs};
-use super::decoder::ChunkDecoder;
-use super::documents::{LevelFault, Levels};
+use super::decoder::{ChunkDecoder, in_page};
+use super::documents::{Batch, LevelFault, Levels, row_of};
 use super::flaw::{Flaw, flaw};
 use super::levels::{Runs, from_bit_packed, level_width};
 use super::page::PageKind;
-use super::values::{Domain, ValueFault, Values, number};
-use crate::error::Error;
+use super::sink::{PageValues, Pull, TokenSink, TokensMut, Unwanted};
+use super::values::{Dictionary, Domain, ValueFault, Values, number};
+use crate::error::{Error, Place, Result as Done};
 
 /// Why a page could not be read.
 pub(super) enum Fault {
@@ -39,7 +40,8 @@ struct DataPage<'a> {
     count: u64,
     rep: &'a [u8],
     def: &'a [u8],
-    values: &'a [u8],
+    /// `None` if none is wanted.
+    values: Option<&'a [u8]>,
     encoding: i32,
     /// Rows, where the page says how many.
     rows: Option<u64>,
@@ -53,19 +55,21 @@ impl ChunkDecoder {
         size: usize,
         entries: u64,
         encoding: i32,
+        sink: &mut dyn TokenSink,
     ) -> Result<(), Fault> {
         if self.has_dictionary || self.counts.levels > 0 {
             return Err(flaw!("expected one dictionary page before all data pages, found another").into());
         }
+        self.has_dictionary = true;
+        self.unwanted = !sink.wants(0..self.chunk.levels);
+        if self.unwanted {
+            return Ok(());
+        }
         if !matches!(encoding, number::PLAIN | number::PLAIN_DICTIONARY) {
             return Err(Fault::Unsupported(format!("a dictionary of encoding {encoding}")));
         }
-        self.has_dictionary = true;
-        if self.lengths_only {
-            return Ok(());
-        }
         let data = decompress(&mut self.codecs, self.chunk.codec, bytes, size, &mut self.body)?;
-        Ok(self.dictionary.load(data, entries, &self.chunk.shape)?)
+        Ok(self.dictionary.load(data, entries, Domain::of(&self.chunk))?)
     }
 
     /// Reads a version 1 page, whose levels are compressed with its values.
@@ -80,7 +84,7 @@ impl ChunkDecoder {
         let PageKind::DataV1 { levels: count, encoding, def_encoding, rep_encoding } = kind else {
             return Ok(());
         };
-        self.check_count(count, encoding)?;
+        let wanted = self.check_count(count, encoding, sink)?;
         if count == 0 {
             return Ok(());
         }
@@ -88,6 +92,7 @@ impl ChunkDecoder {
         let width = level_width(self.chunk.shape.max_def);
         let (rep, data) = levels_v1(data, rep_encoding, 1, count, "repetition levels")?;
         let (def, values) = levels_v1(data, def_encoding, width, count, "definition levels")?;
+        let values = wanted.then_some(values);
         self.deliver(DataPage { count, rep: &rep, def: &def, values, encoding, rows: None }, sink)
     }
 
@@ -103,7 +108,7 @@ impl ChunkDecoder {
         let PageKind::DataV2 { levels: count, rows, encoding, def_bytes, rep_bytes, is_compressed, .. } = kind else {
             return Ok(());
         };
-        self.check_count(count, encoding)?;
+        let wanted = self.check_count(count, encoding, sink)?;
         let level_bytes = rep_bytes + def_bytes;
         let (Some(size), Some((levels, packed))) = (size.checked_sub(level_bytes), bytes.split_at_checked(level_bytes))
         else {
@@ -111,26 +116,33 @@ impl ChunkDecoder {
             return Err(flaw!("expected at most {most} bytes of levels, found {found}").into());
         };
         let (rep, def) = levels.split_at(rep_bytes);
-        let values = match (self.lengths_only, is_compressed) {
-            (true, _) => &[],
-            (false, true) => decompress(&mut self.codecs, self.chunk.codec, packed, size, body)?,
-            (false, false) if packed.len() == size => packed,
-            (false, false) => return Err(flaw!("expected {size} bytes of values, found {}", packed.len()).into()),
+        let values = match (wanted, is_compressed) {
+            (false, _) => None,
+            (true, true) => Some(decompress(&mut self.codecs, self.chunk.codec, packed, size, body)?),
+            (true, false) if packed.len() == size => Some(packed),
+            (true, false) => return Err(flaw!("expected {size} bytes of values, found {}", packed.len()).into()),
         };
         self.deliver(DataPage { count, rep, def, values, encoding, rows: Some(rows) }, sink)
     }
 
-    /// Checks a data page's number of levels, and that its encoding is known.
-    fn check_count(&self, count: u64, encoding: i32) -> Result<(), Fault> {
+    /// Checks a data page's number of levels, and that its encoding is known if any of its tokens is wanted; whether
+    /// one is.
+    fn check_count(&self, count: u64, encoding: i32, sink: &mut dyn TokenSink) -> Result<bool, Fault> {
         let left = self.chunk.levels - self.counts.levels;
         if count > left {
             let all = self.chunk.levels;
             return Err(flaw!("expected {left} more levels of the column chunk's {all}, found {count}").into());
         }
-        if !self.lengths_only && !Values::knows(encoding) {
+        let first = self.counts.tokens;
+        let wanted = count > 0 && sink.wants(first..first + count);
+        if wanted && self.unwanted {
+            let what = "tokens were asked for of a chunk of which none was wanted".to_owned();
+            return Err(Fault::Error(Error::Internal(what)));
+        }
+        if wanted && !Values::knows(encoding) {
             return Err(Fault::Unsupported(format!("values of encoding {encoding}")));
         }
-        Ok(())
+        Ok(wanted)
     }
 
     /// Hands a data page's documents to the sink, batch by batch.
@@ -143,29 +155,32 @@ impl ChunkDecoder {
         if page.rows.is_some() && !levels.is_empty() && !levels.begins_row()? {
             return Err(flaw!("expected a version 2 page to begin with a row, found the rest of one").into());
         }
-        let mut values = None;
+        let mut values = page.values.map(|data| Body { data, encoding: page.encoding, reader: None, skipped: 0 });
         while !levels.is_empty() {
             let row = self.counts.rows;
-            let mut counts = self.counts;
-            levels.next_batch(&mut counts, &mut self.batch)?;
-            self.values.clear();
-            if self.batch.tokens > 0 && !self.lengths_only {
-                let values = match &mut values {
-                    Some(values) => values,
-                    none => none.insert(self.values_of(page.values, page.encoding)?),
-                };
-                let row = if self.batch.continued { row.saturating_sub(1) } else { row };
-                match values.read(self.batch.tokens as usize, &self.dictionary, &mut self.values) {
-                    Ok(()) => {}
-                    Err(ValueFault::Flaw(flaw)) => return Err(flaw.into()),
-                    Err(ValueFault::Range { index, raw }) => {
-                        let row = row + self.batch.row_of(index as u64);
-                        return Err(Fault::Flaw(Flaw(Domain::of(&shape).refusal(raw)), Some(row)));
-                    }
-                }
+            levels.next_batch(&mut self.counts, &mut self.batch)?;
+            let batch = &self.batch;
+            let mut unwanted = Unwanted;
+            let mut tokens = values.as_mut().map(|body| Tokens {
+                body,
+                chunk: &self.chunk,
+                place: &self.place,
+                at: self.chunk.start.saturating_add(self.offset),
+                dictionary: self.has_dictionary.then_some(&self.dictionary),
+                batch,
+                row: if batch.continued { row.saturating_sub(1) } else { row },
+                done: 0,
+            });
+            let source: &mut dyn Pull = match &mut tokens {
+                Some(tokens) => tokens,
+                None => &mut unwanted,
+            };
+            let mut pulled = PageValues::new(source, batch.tokens, self.chunk.narrow);
+            sink.documents(batch.continued, &batch.lengths, &mut pulled).map_err(Fault::Error)?;
+            let skipped = pulled.finish().map_err(Fault::Error)?;
+            if let Some(body) = &mut values {
+                body.skipped += skipped;
             }
-            self.counts = counts;
-            sink.page(self.batch.continued, &self.batch.lengths, &self.values).map_err(Fault::Error)?;
         }
         let rows = self.counts.rows - rows_before;
         if page.rows.is_some_and(|wanted| wanted != rows) {
@@ -176,16 +191,78 @@ impl ChunkDecoder {
             levels.finish()?;
         }
         match values {
-            Some(values) => Ok(values.finish()?),
-            None => Ok(()),
+            Some(Body { reader: Some(values), skipped, .. }) => Ok(values.finish(skipped)?),
+            _ => Ok(()),
         }
     }
+}
 
-    fn values_of<'a>(&self, data: &'a [u8], encoding: i32) -> Result<Values<'a>, Fault> {
-        if matches!(encoding, number::PLAIN_DICTIONARY | number::RLE_DICTIONARY) && !self.has_dictionary {
-            return Err(flaw!("expected a dictionary page before a dictionary-encoded page, found none").into());
+/// The values of a page of which some are wanted.
+struct Body<'a> {
+    data: &'a [u8],
+    encoding: i32,
+    /// Made when the first value is read: there may be none.
+    reader: Option<Values<'a>>,
+    /// Values that were passed over, and that the reader does not know of yet.
+    skipped: u64,
+}
+
+/// What of a page's values belongs to one batch of documents.
+struct Tokens<'a, 'b> {
+    body: &'a mut Body<'b>,
+    chunk: &'a TokenChunk,
+    place: &'a Place,
+    /// Where the page lies in the file.
+    at: u64,
+    /// `None` if there was no dictionary page.
+    dictionary: Option<&'a Dictionary>,
+    batch: &'a Batch,
+    /// The row of the batch's first document.
+    row: u64,
+    /// Tokens of the batch that are done with.
+    done: u64,
+}
+
+impl Tokens<'_, '_> {
+    fn read(&mut self, out: TokensMut<'_>) -> Result<(), ValueFault> {
+        let Body { data, encoding, reader, skipped } = &mut *self.body;
+        let indexed = matches!(*encoding, number::PLAIN_DICTIONARY | number::RLE_DICTIONARY);
+        let none = Dictionary::default();
+        let dictionary = match self.dictionary {
+            Some(dictionary) => dictionary,
+            None if indexed => {
+                return Err(flaw!("expected a dictionary page before a dictionary-encoded page, found none").into());
+            }
+            None => &none,
+        };
+        let reader = match reader {
+            Some(reader) => reader,
+            none => none.insert(Values::new(data, *encoding, self.chunk)?),
+        };
+        reader.skip(std::mem::take(skipped))?;
+        match out {
+            TokensMut::I32(out) => reader.read(dictionary, out),
+            TokensMut::U16(out) => reader.read(dictionary, out),
         }
-        Ok(Values::new(data, encoding, &self.chunk.shape)?)
+    }
+}
+
+impl Pull for Tokens<'_, '_> {
+    fn pull(&mut self, skip: u64, out: TokensMut<'_>) -> Done<()> {
+        self.body.skipped += skip;
+        self.done += skip;
+        let count = out.len() as u64;
+        match self.read(out) {
+            Ok(()) => {
+                self.done += count;
+                Ok(())
+            }
+            Err(ValueFault::Flaw(flaw)) => Err(in_page(self.place, self.at, flaw, None)),
+            Err(ValueFault::Range { index, raw }) => {
+                let row = self.row + row_of(&self.batch.lengths, self.done + index as u64);
+                Err(in_page(self.place, self.at, Flaw(Domain::of(self.chunk).refusal(raw)), Some(row)))
+            }
+        }
     }
 }
 

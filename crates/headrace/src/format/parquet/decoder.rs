@@ -44,7 +44,7 @@ pub struct Unsupported {
 pub enum Progress {
     /// More bytes are needed.
     Need {
-        /// Bytes of the input that are done with.
+        /// Bytes that are done with. They may be more than the input had: those beyond it need not be read.
         consumed: usize,
         /// Bytes that must be there, from after `consumed`, before there is more to do. Never more than the chunk has.
         want: usize,
@@ -69,18 +69,18 @@ pub enum Outcome {
 pub struct ChunkDecoder {
     limits: Limits,
     pub(super) chunk: TokenChunk,
-    place: Place,
-    pub(super) lengths_only: bool,
+    pub(super) place: Place,
     /// Bytes of the chunk consumed so far.
-    offset: u64,
+    pub(super) offset: u64,
     pub(super) counts: Counts,
     pub(super) has_dictionary: bool,
+    /// Whether the sink wants nothing of the chunk, so that its dictionary was passed over.
+    pub(super) unwanted: bool,
     pub(super) dictionary: Dictionary,
     pub(super) codecs: Codecs,
     /// The current page, decompressed.
     pub(super) body: Vec<u8>,
     pub(super) batch: Batch,
-    pub(super) values: Vec<i32>,
 }
 
 impl ChunkDecoder {
@@ -89,30 +89,27 @@ impl ChunkDecoder {
         let shape = super::TokenShape { value_bytes: 4, bits: 32, signed: true, max_def: 1, list_def: 1 };
         Self {
             limits,
-            chunk: TokenChunk { shape, codec: 0, encodings: 0, start: 0, len: 0, levels: 0, rows: 0 },
+            chunk: TokenChunk { shape, codec: 0, encodings: 0, start: 0, len: 0, levels: 0, rows: 0, narrow: false },
             place: Place::default(),
-            lengths_only: false,
             offset: 0,
             counts: Counts::default(),
             has_dictionary: false,
+            unwanted: false,
             dictionary: Dictionary::default(),
             codecs: Codecs::default(),
             body: Vec::new(),
             batch: Batch::default(),
-            values: Vec::new(),
         }
     }
 
     /// Begins a chunk; `place` (file, column, row group) is for messages.
-    ///
-    /// With `lengths_only` values are not decoded and the sink gets none.
-    pub fn begin(&mut self, chunk: &TokenChunk, place: Place, lengths_only: bool) {
+    pub fn begin(&mut self, chunk: &TokenChunk, place: Place) {
         self.chunk = *chunk;
         self.place = place;
-        self.lengths_only = lengths_only;
         self.offset = 0;
         self.counts = Counts::default();
         self.has_dictionary = false;
+        self.unwanted = false;
         self.dictionary.clear();
     }
 
@@ -148,10 +145,8 @@ impl ChunkDecoder {
                     return Ok(Progress::Unsupported(Unsupported { what, delivered: self.delivered() }));
                 }
                 Err(Fault::Error(error)) => return Err(error),
-                Err(Fault::Flaw(Flaw(what), row)) => {
-                    let place = Place { row, ..self.place.clone() };
-                    let at = self.chunk.start.saturating_add(self.offset);
-                    return Err(Error::data(place, format!("page at byte {at}: {what}")));
+                Err(Fault::Flaw(flaw, row)) => {
+                    return Err(in_page(&self.place, self.chunk.start.saturating_add(self.offset), flaw, row));
                 }
             }
         }
@@ -208,7 +203,9 @@ impl ChunkDecoder {
         }
         match kind {
             PageKind::Other => {}
-            PageKind::Dictionary { values, encoding } => self.dictionary_page(bytes, uncompressed, values, encoding)?,
+            PageKind::Dictionary { values, encoding } => {
+                self.dictionary_page(bytes, uncompressed, values, encoding, sink)?;
+            }
             PageKind::DataV1 { .. } => {
                 let mut body = std::mem::take(&mut self.body);
                 let done = self.data_v1(bytes, uncompressed, kind, &mut body, sink);
@@ -226,6 +223,11 @@ impl ChunkDecoder {
     }
 }
 
+/// The error for a flaw in the page at byte `at` of the file.
+pub(super) fn in_page(place: &Place, at: u64, Flaw(what): Flaw, row: Option<u64>) -> Error {
+    Error::data(Place { row, ..place.clone() }, format!("page at byte {at}: {what}"))
+}
+
 /// What became of a page.
 enum Step {
     /// It was read: bytes that it took.
@@ -234,20 +236,22 @@ enum Step {
     Want(usize),
 }
 
+/// Gives the bytes of a chunk: `fill(buffer, skip, want)` passes over `skip` bytes that come next (there are some only if
+/// `buffer` is empty) and appends those that follow until `buffer` holds at least `want`, or fails.
+pub type Fill<'a> = dyn FnMut(&mut Vec<u8>, usize, usize) -> Result<()> + 'a;
+
 /// Decodes a whole chunk, asking `fill` for bytes as they are needed.
 ///
-/// `fill(buffer, want)` appends the chunk's next bytes until `buffer` holds at least `want`, or fails. `buffer` may
-/// hold the first bytes of the chunk already; it is left empty or with bytes beyond the last page.
+/// `buffer` may hold the first bytes of the chunk already; it is left empty.
 pub fn decode_stream(
     decoder: &mut ChunkDecoder,
     chunk: &TokenChunk,
     place: Place,
-    lengths_only: bool,
-    fill: &mut dyn FnMut(&mut Vec<u8>, usize) -> Result<()>,
+    fill: &mut Fill<'_>,
     buffer: &mut Vec<u8>,
     sink: &mut dyn TokenSink,
 ) -> Result<Outcome> {
-    decoder.begin(chunk, place, lengths_only);
+    decoder.begin(chunk, place);
     loop {
         match decoder.push(buffer, sink)? {
             Progress::Done => {
@@ -259,8 +263,9 @@ pub fn decode_stream(
                 return Ok(Outcome::Unsupported(unsupported));
             }
             Progress::Need { consumed, want } => {
-                buffer.drain(..consumed);
-                fill(buffer, want)?;
+                let skip = consumed.saturating_sub(buffer.len());
+                buffer.drain(..consumed - skip);
+                fill(buffer, skip, want)?;
                 if buffer.len() < want {
                     let found = buffer.len();
                     let at = decoder.chunk.start.saturating_add(decoder.offset);

@@ -8,9 +8,6 @@ use super::levels::Runs;
 /// memory does not grow with what a page declares; large enough for the cost of a batch not to show.
 const BATCH_DOCUMENTS: usize = 64 << 10;
 
-/// Tokens that a batch holds at most: 256 KiB, which stays in a core's own cache.
-const BATCH_TOKENS: u64 = 64 << 10;
-
 /// What of a chunk was read so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
@@ -35,18 +32,16 @@ pub(super) struct Batch {
     pub(super) tokens: u64,
 }
 
-impl Batch {
-    /// The row, from the batch's first on, that holds the batch's `index`-th token.
-    pub(super) fn row_of(&self, index: u64) -> u64 {
-        let mut end = 0;
-        for (row, length) in self.lengths.iter().enumerate() {
-            end += length;
-            if index < end {
-                return row as u64;
-            }
+/// Which of some documents, given by their lengths, holds the `index`-th token.
+pub(super) fn row_of(lengths: &[u64], index: u64) -> u64 {
+    let mut end = 0;
+    for (row, length) in lengths.iter().enumerate() {
+        end += length;
+        if index < end {
+            return row as u64;
         }
-        self.lengths.len() as u64
     }
+    lengths.len() as u64
 }
 
 /// A fault in the levels, and the row where it was found if that is known.
@@ -101,16 +96,14 @@ impl<'a> Levels<'a> {
         batch.lengths.clear();
         batch.tokens = 0;
         batch.continued = false;
-        while self.left > 0 && batch.lengths.len() < BATCH_DOCUMENTS && batch.tokens < BATCH_TOKENS {
+        while self.left > 0 && batch.lengths.len() < BATCH_DOCUMENTS {
             let (rep, reps) = self.rep.peek()?;
             let (def, defs) = self.def.peek()?;
             let mut count = reps.min(defs);
             let there = def == self.max_def;
             if rep == 0 {
                 count = count.min((BATCH_DOCUMENTS - batch.lengths.len()) as u64);
-                if there {
-                    count = count.min(BATCH_TOKENS - batch.tokens);
-                } else if def >= self.list_def {
+                if !there && def >= self.list_def {
                     return Err(self.null(def, counts.rows));
                 }
                 if count > self.max_rows - counts.rows {
@@ -129,7 +122,6 @@ impl<'a> Levels<'a> {
                     let flaw = flaw!("expected a list to begin, found levels that go on with one that has no elements");
                     return Err(LevelFault { flaw, row: Some(row) });
                 }
-                count = count.min(BATCH_TOKENS - batch.tokens);
                 match batch.lengths.last_mut() {
                     Some(last) => *last += count,
                     None => {

@@ -17,9 +17,11 @@ use ::parquet::schema::types::{ColumnDescriptor, ColumnPath, Type};
 use bytes::Bytes;
 
 use super::decoder::{Delivered, Limits};
+use super::documents::row_of;
 use super::page::{PageKind, parse_header};
-use super::values::{Domain, number};
-use super::{TokenChunk, TokenShape, TokenSink};
+use super::sink::{Pull, Unwanted};
+use super::values::{Domain, Token, ValueFault, number};
+use super::{PageValues, TokenChunk, TokenShape, TokenSink, TokensMut};
 use crate::error::{Error, Place, Result};
 
 /// Rows that are read at a time.
@@ -28,12 +30,11 @@ const BATCH_ROWS: usize = 4096;
 /// Decodes a chunk from all of its bytes.
 ///
 /// What was `delivered` to `sink` before (see [`super::Unsupported`]) is not handed on again; for a whole chunk that
-/// is [`Delivered::default`]. With `lengths_only` the sink gets no values, though they are decoded here.
+/// is [`Delivered::default`]. All values are decoded, but only those that the sink reads must be tokens.
 pub fn decode(
     chunk: &TokenChunk,
     place: &Place,
     bytes: Bytes,
-    lengths_only: bool,
     delivered: Delivered,
     limits: Limits,
     sink: &mut dyn TokenSink,
@@ -47,7 +48,6 @@ pub fn decode(
     let mut documents = Documents {
         chunk,
         place,
-        lengths_only,
         delivered,
         sink,
         rows: 0,
@@ -100,14 +100,13 @@ fn check_pages(chunk: &TokenChunk, place: &Place, bytes: &[u8], limits: Limits) 
 struct Documents<'a> {
     chunk: &'a TokenChunk,
     place: &'a Place,
-    lengths_only: bool,
     delivered: Delivered,
     sink: &'a mut dyn TokenSink,
     rows: u64,
     tokens: u64,
     levels: u64,
     lengths: Vec<u64>,
-    values: Vec<i32>,
+    values: Vec<i64>,
 }
 
 impl Documents<'_> {
@@ -149,7 +148,9 @@ impl Documents<'_> {
     /// Hands a batch of whole rows on, less what the sink has got already.
     fn batch(&mut self, defs: &[i16], reps: &[i16], mut stored: impl Iterator<Item = i64>) -> Result<()> {
         let TokenShape { max_def, list_def, .. } = self.chunk.shape;
-        let domain = Domain::of(&self.chunk.shape);
+        let first = self.tokens.max(self.delivered.tokens);
+        let row = self.rows;
+        let wanted = self.sink.wants(first..first.saturating_add(defs.len() as u64));
         self.lengths.clear();
         self.values.clear();
         let mut continued = false;
@@ -177,15 +178,12 @@ impl Documents<'_> {
             let Some(value) = stored.next() else {
                 return fail("expected a value for each level, found too few".to_owned());
             };
-            if !domain.has(value) && !self.lengths_only {
-                return fail(domain.refusal(value));
-            }
             self.tokens += 1;
             if self.tokens <= self.delivered.tokens {
                 continue;
             }
-            if !self.lengths_only {
-                self.values.push(value as i32);
+            if wanted {
+                self.values.push(value);
             }
             match self.lengths.last_mut() {
                 Some(last) => *last += 1,
@@ -198,7 +196,56 @@ impl Documents<'_> {
         if self.lengths.is_empty() {
             return Ok(());
         }
-        self.sink.page(continued, &self.lengths, &self.values)
+        let mut decoded = Decoded {
+            domain: Domain::of(self.chunk),
+            place: self.place,
+            lengths: &self.lengths,
+            row: row.max(self.delivered.rows) - u64::from(continued),
+            values: &self.values,
+            done: 0,
+        };
+        let mut unwanted = Unwanted;
+        let source: &mut dyn Pull = if wanted { &mut decoded } else { &mut unwanted };
+        let mut values = PageValues::new(source, self.lengths.iter().sum(), self.chunk.narrow);
+        self.sink.documents(continued, &self.lengths, &mut values)?;
+        values.finish().map(drop)
+    }
+}
+
+/// Values that lie there decoded.
+struct Decoded<'a> {
+    domain: Domain,
+    place: &'a Place,
+    lengths: &'a [u64],
+    /// The row of the first length.
+    row: u64,
+    values: &'a [i64],
+    /// How many of them are done with.
+    done: usize,
+}
+
+impl Decoded<'_> {
+    fn put<T: Token>(&mut self, out: &mut [T]) -> Result<()> {
+        let start = self.done;
+        self.done += out.len();
+        match self.domain.put(out, self.values[start..self.done].iter().copied()) {
+            Ok(()) => Ok(()),
+            Err(ValueFault::Flaw(flaw)) => Err(Error::data(self.place.clone(), flaw.0)),
+            Err(ValueFault::Range { index, raw }) => {
+                let row = self.row + row_of(self.lengths, (start + index) as u64);
+                Err(Error::data(self.place.clone().at_row(row), self.domain.refusal(raw)))
+            }
+        }
+    }
+}
+
+impl Pull for Decoded<'_> {
+    fn pull(&mut self, skip: u64, out: TokensMut<'_>) -> Result<()> {
+        self.done += skip as usize;
+        match out {
+            TokensMut::I32(out) => self.put(out),
+            TokensMut::U16(out) => self.put(out),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use ::parquet::arrow::parquet_to_arrow_schema;
 use ::parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader};
+use ::parquet::file::statistics::Statistics;
 use arrow::datatypes::SchemaRef;
 
 use super::schema::{self, Leaf};
@@ -292,6 +293,7 @@ impl Reading<'_> {
             len,
             levels,
             rows,
+            narrow: narrow(column, &shape),
         };
         let (tokens, documents) = match histogram(column, &chunk) {
             Some((tokens, documents)) => (Some(tokens), Some(documents)),
@@ -309,6 +311,24 @@ impl Reading<'_> {
         };
         Ok(ChunkFooter { chunk, tokens, documents })
     }
+}
+
+/// Whether all tokens fit in a `u16`, as the type or the statistics say. The deprecated bounds do not count: some
+/// writers compared unsigned values as signed ones for them.
+fn narrow(column: &ColumnChunkMetaData, shape: &TokenShape) -> bool {
+    if column.num_values() == 0 || !shape.signed && shape.bits <= 16 {
+        return true;
+    }
+    let bounds = match column.statistics() {
+        Some(statistics) if statistics.is_min_max_deprecated() => None,
+        Some(Statistics::Int32(bounds)) => {
+            bounds.min_opt().zip(bounds.max_opt()).map(|(a, b)| (i64::from(*a), i64::from(*b)))
+        }
+        Some(Statistics::Int64(bounds)) => bounds.min_opt().zip(bounds.max_opt()).map(|(a, b)| (*a, *b)),
+        _ => None,
+    };
+    // An unsigned value beyond the signed ones shows as a negative number here.
+    bounds.is_some_and(|(least, most)| 0 <= least && least <= most && most <= i64::from(u16::MAX))
 }
 
 /// Tokens and documents that are not empty, from the histogram of definition levels if it is there and adds up.

@@ -3,7 +3,7 @@
 use super::flaw::{Checked, flaw};
 use super::levels::varint;
 use super::unpack::unpack32;
-use super::values::{Dictionary, ValueFault};
+use super::values::{Dictionary, Token, ValueFault};
 
 /// Reads the dictionary indices of one page.
 #[derive(Debug)]
@@ -35,33 +35,62 @@ impl<'a> Indices<'a> {
         }
     }
 
-    /// Appends the next `count` tokens.
-    pub(super) fn read(&mut self, count: usize, dictionary: &Dictionary, out: &mut Vec<i32>) -> Result<(), ValueFault> {
-        let mut left = count;
-        while left > 0 {
+    /// Fills `out` with the next tokens.
+    pub(super) fn read<T: Token>(&mut self, dictionary: &Dictionary, out: &mut [T]) -> Result<(), ValueFault> {
+        let mut done = 0;
+        while done < out.len() {
+            let left = out.len() - done;
+            let now = self.available(left)?.min(left);
+            let to = &mut out[done..done + now];
             if self.used < self.filled {
-                let now = left.min(self.filled - self.used);
                 let indices = &self.block[self.used..self.used + now];
                 // What lies beyond the last value is padding and may be anything, so that only what is used counts.
                 let largest = indices.iter().copied().max().unwrap_or_default();
                 if largest as usize >= dictionary.len() {
                     return Err(flaw!("expected a dictionary index below {}, found {largest}", dictionary.len()).into());
                 }
-                dictionary.gather(indices, out)?;
+                dictionary.gather(indices, to).map_err(|fault| fault.behind(done))?;
                 self.used += now;
-                left -= now;
-            } else if self.run > 0 {
-                let now = left.min(self.run);
-                dictionary.repeat(self.index, now, out)?;
-                self.run -= now;
-                left -= now;
-            } else if self.packed > 0 {
-                self.next_block(left)?;
             } else {
-                self.next_run(left, dictionary)?;
+                if self.index as usize >= dictionary.len() {
+                    let index = self.index;
+                    return Err(flaw!("expected a dictionary index below {}, found {index}", dictionary.len()).into());
+                }
+                dictionary.repeat(self.index, to).map_err(|fault| fault.behind(done))?;
+                self.run -= now;
             }
+            done += now;
         }
         Ok(())
+    }
+
+    /// Passes over the next `count` indices.
+    pub(super) fn skip(&mut self, count: u64) -> Checked<()> {
+        let mut left = count;
+        while left > 0 {
+            let most = usize::try_from(left).unwrap_or(usize::MAX);
+            let now = self.available(most)?.min(most);
+            if self.used < self.filled {
+                self.used += now;
+            } else {
+                self.run -= now;
+            }
+            left -= now as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that there is something in `block` or else in `run`, and says how much.
+    fn available(&mut self, wanted: usize) -> Checked<usize> {
+        loop {
+            if self.used < self.filled {
+                return Ok(self.filled - self.used);
+            }
+            if self.run > 0 {
+                return Ok(self.run);
+            }
+            if self.packed > 0 { self.next_block(wanted)? } else { self.next_run(wanted)? }
+        }
     }
 
     fn next_block(&mut self, wanted: usize) -> Checked<()> {
@@ -85,7 +114,7 @@ impl<'a> Indices<'a> {
         Ok(())
     }
 
-    fn next_run(&mut self, wanted: usize, dictionary: &Dictionary) -> Checked<()> {
+    fn next_run(&mut self, wanted: usize) -> Checked<()> {
         let end = || flaw!("expected {wanted} more dictionary indices, found the end of the page");
         let (header, after) = varint(self.data, self.at).ok_or_else(end)?;
         let count = (header >> 1) as usize;
@@ -97,9 +126,6 @@ impl<'a> Indices<'a> {
         let bytes = self.width.div_ceil(8) as usize;
         let raw = self.data.get(after..after + bytes).ok_or_else(end)?;
         let index = raw.iter().rev().fold(0_u64, |index, byte| index << 8 | u64::from(*byte));
-        if index >= dictionary.len() as u64 && count > 0 {
-            return Err(flaw!("expected a dictionary index below {}, found {index}", dictionary.len()));
-        }
         self.index = index as u32;
         self.run = count;
         self.at = after + bytes;

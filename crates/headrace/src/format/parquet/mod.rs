@@ -20,6 +20,7 @@ mod indices;
 mod levels;
 mod page;
 mod schema;
+mod sink;
 mod thrift;
 mod unpack;
 mod values;
@@ -30,6 +31,7 @@ mod tests;
 
 pub use decoder::{ChunkDecoder, Delivered, Limits, Outcome, Progress, Unsupported, decode_stream};
 pub use footer::{ColumnFooter, FileFooter, RowGroupFooter};
+pub use sink::{PageValues, TokenSink, TokensMut};
 
 use crate::error::{Error, Place, Result};
 
@@ -66,16 +68,9 @@ pub struct TokenChunk {
     pub levels: u64,
     /// Rows.
     pub rows: u64,
-}
-
-/// Receives a chunk's documents page by page, in storage order.
-pub trait TokenSink {
-    /// The part of the documents that one page holds.
-    ///
-    /// `lengths[i]` tokens belong to the i-th document of the page (0: an empty or null one); if `continued`, the
-    /// first is the rest of the document that the page before ended with. `values` holds the tokens of all, one
-    /// after another, and is empty when only lengths were asked for.
-    fn page(&mut self, continued: bool, lengths: &[u64], values: &[i32]) -> crate::Result<()>;
+    /// Whether all tokens fit in a `u16`, as the type or the footer's statistics say. A value that does not is an
+    /// error then, so that tokens of this chunk can be kept in half the memory.
+    pub narrow: bool,
 }
 
 /// Checks what a decoder relies on, so that a chunk that no footer gave is an error and not a panic.

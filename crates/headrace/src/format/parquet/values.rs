@@ -1,6 +1,6 @@
 //! Values: the tokens of a data page, in each encoding that integers come in, read a batch at a time.
 
-use super::TokenShape;
+use super::TokenChunk;
 use super::delta::Delta;
 use super::flaw::{Checked, Flaw, flaw};
 use super::indices::Indices;
@@ -21,8 +21,18 @@ pub(super) mod number {
 pub(super) enum ValueFault {
     /// The bytes are not what they should be.
     Flaw(Flaw),
-    /// A value that is no token, and its place in the batch.
+    /// A value that is no token, and its place among those that were to be read.
     Range { index: usize, raw: i64 },
+}
+
+impl ValueFault {
+    /// The same fault, in values of which `before` were read already.
+    pub(super) fn behind(self, before: usize) -> Self {
+        match self {
+            Self::Range { index, raw } => Self::Range { index: index + before, raw },
+            flaw => flaw,
+        }
+    }
 }
 
 impl From<Flaw> for ValueFault {
@@ -31,25 +41,51 @@ impl From<Flaw> for ValueFault {
     }
 }
 
-/// Which stored values are tokens: those of the logical type that fit in an `i32`.
+/// How a token is kept.
+pub(super) trait Token: Copy + Default {
+    /// A value that is known to fit.
+    fn of(raw: i64) -> Self;
+}
+
+impl Token for i32 {
+    #[inline]
+    fn of(raw: i64) -> Self {
+        raw as i32
+    }
+}
+
+impl Token for u16 {
+    #[inline]
+    fn of(raw: i64) -> Self {
+        raw as u16
+    }
+}
+
+/// Which stored values are tokens: those of the logical type that fit in an `i32`, or in a `u16` if the footer says
+/// so of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Domain {
     low: i64,
     high: i64,
+    /// The bounds of the type, where the footer's are closer.
+    of_type: Option<(i64, i64)>,
     /// Whether what is stored is to be shown as unsigned, and of how many bytes it is.
     signed: bool,
     bytes: u8,
 }
 
 impl Domain {
-    /// The tokens of a column.
-    pub(super) fn of(shape: &TokenShape) -> Self {
+    /// The tokens of a chunk.
+    pub(super) fn of(chunk: &TokenChunk) -> Self {
+        let shape = &chunk.shape;
         let bits = u32::from(shape.bits.clamp(1, 32));
         let (low, high) = match shape.signed {
             true => (-(1_i64 << (bits - 1)), (1_i64 << (bits - 1)) - 1),
             false => (0, ((1_i64 << bits) - 1).min(i64::from(i32::MAX))),
         };
-        Self { low, high, signed: shape.signed, bytes: shape.value_bytes }
+        let (least, most) = if chunk.narrow { (0, i64::from(u16::MAX)) } else { (low, high) };
+        let of_type = (low < least || most < high).then_some((low, high));
+        Self { low: low.max(least), high: high.min(most), of_type, signed: shape.signed, bytes: shape.value_bytes }
     }
 
     /// Whether a stored value is a token.
@@ -65,27 +101,34 @@ impl Domain {
 
     /// The message for a stored value that is no token.
     pub(super) fn refusal(self, raw: i64) -> String {
-        let Self { low, high, .. } = self;
+        let (low, high, says) = match self.of_type {
+            Some((low, high)) if raw < low || high < raw => (low, high, ""),
+            Some(_) => (self.low, self.high, ", as the statistics in the footer say"),
+            None => (self.low, self.high, ""),
+        };
         match (self.signed, self.bytes) {
-            (true, _) => format!("expected tokens in {low}..={high}, found {raw}"),
-            (false, 4) => format!("expected tokens in {low}..={high}, found {}", raw as u32),
-            (false, _) => format!("expected tokens in {low}..={high}, found {}", raw as u64),
+            (true, _) => format!("expected tokens in {low}..={high}{says}, found {raw}"),
+            (false, 4) => format!("expected tokens in {low}..={high}{says}, found {}", raw as u32),
+            (false, _) => format!("expected tokens in {low}..={high}{says}, found {}", raw as u64),
         }
     }
 
-    /// Appends values as tokens, or says which is none.
-    fn extend(self, out: &mut Vec<i32>, values: impl Iterator<Item = i64> + Clone) -> Result<(), ValueFault> {
-        let start = out.len();
+    /// Puts values down as tokens, as many as `out` holds, or says which is none.
+    pub(super) fn put<T: Token>(
+        self,
+        out: &mut [T],
+        values: impl Iterator<Item = i64> + Clone,
+    ) -> Result<(), ValueFault> {
         let mut outside = false;
-        out.extend(values.clone().map(|value| {
+        for (token, value) in out.iter_mut().zip(values.clone()) {
             outside |= value < self.low || value > self.high;
-            value as i32
-        }));
+            *token = T::of(value);
+        }
         if !outside {
             return Ok(());
         }
-        match values.enumerate().find(|(_, value)| !self.has(*value)) {
-            Some((at, raw)) => Err(ValueFault::Range { index: start + at, raw }),
+        match values.take(out.len()).enumerate().find(|(_, value)| !self.has(*value)) {
+            Some((index, raw)) => Err(ValueFault::Range { index, raw }),
             None => Ok(()),
         }
     }
@@ -108,24 +151,20 @@ impl Dictionary {
     }
 
     /// Reads a dictionary page.
-    pub(super) fn load(&mut self, data: &[u8], entries: u64, shape: &TokenShape) -> Checked<()> {
+    pub(super) fn load(&mut self, data: &[u8], entries: u64, domain: Domain) -> Checked<()> {
         self.clear();
-        self.domain = Domain::of(shape);
-        if entries.checked_mul(u64::from(shape.value_bytes)) != Some(data.len() as u64) {
+        self.domain = domain;
+        let bytes = domain.bytes;
+        if entries.checked_mul(u64::from(bytes)) != Some(data.len() as u64) {
             let found = data.len();
-            return Err(flaw!(
-                "expected {entries} dictionary entries of {} bytes, found {found} bytes",
-                shape.value_bytes
-            ));
+            return Err(flaw!("expected {entries} dictionary entries of {bytes} bytes, found {found} bytes"));
         }
-        let mut plain = Plain { data, bytes: shape.value_bytes, domain: self.domain };
-        match plain.read(entries as usize, &mut self.tokens) {
+        self.tokens.resize(entries as usize, 0);
+        match (Plain { data, bytes, domain }).read(&mut self.tokens) {
             Ok(()) => Ok(()),
             Err(ValueFault::Flaw(flaw)) => Err(flaw),
             Err(ValueFault::Range { .. }) => {
-                self.tokens.clear();
-                self.stored.extend(stored(data, shape.value_bytes));
-                self.tokens.extend(self.stored.iter().map(|value| *value as i32));
+                self.stored.extend(stored(data, bytes));
                 Ok(())
             }
         }
@@ -136,24 +175,25 @@ impl Dictionary {
         self.tokens.len()
     }
 
-    /// Appends the entries that `indices` name, all of which must be below [`Dictionary::len`].
+    /// Puts down the entries that `indices` name, all of which must be below [`Dictionary::len`].
     #[inline]
-    pub(super) fn gather(&self, indices: &[u32], out: &mut Vec<i32>) -> Result<(), ValueFault> {
+    pub(super) fn gather<T: Token>(&self, indices: &[u32], out: &mut [T]) -> Result<(), ValueFault> {
         if !self.stored.is_empty() {
             let values = indices.iter().map(|index| self.stored.get(*index as usize).copied().unwrap_or_default());
-            return self.domain.extend(out, values);
+            return self.domain.put(out, values);
         }
         let tokens = self.tokens.as_slice();
-        out.extend(indices.iter().map(|index| tokens.get(*index as usize).copied().unwrap_or_default()));
+        for (token, index) in out.iter_mut().zip(indices) {
+            *token = T::of(i64::from(tokens.get(*index as usize).copied().unwrap_or_default()));
+        }
         Ok(())
     }
 
-    /// Appends one entry `count` times.
-    pub(super) fn repeat(&self, index: u32, count: usize, out: &mut Vec<i32>) -> Result<(), ValueFault> {
-        let start = out.len();
-        self.gather(&[index], out)?;
-        let token = out.last().copied().unwrap_or_default();
-        out.resize(start + count, token);
+    /// Fills `out` with one entry.
+    pub(super) fn repeat<T: Token>(&self, index: u32, out: &mut [T]) -> Result<(), ValueFault> {
+        let mut token = [T::default()];
+        self.gather(&[index], &mut token)?;
+        out.fill(token[0]);
         Ok(())
     }
 }
@@ -178,24 +218,30 @@ pub(super) struct Plain<'a> {
 }
 
 impl Plain<'_> {
-    fn read(&mut self, count: usize, out: &mut Vec<i32>) -> Result<(), ValueFault> {
+    fn take(&mut self, count: u64) -> Checked<&[u8]> {
         let bytes = usize::from(self.bytes);
-        let Some((now, later)) = count.checked_mul(bytes).and_then(|size| self.data.split_at_checked(size)) else {
-            return Err(flaw!("expected {count} more values of {bytes} bytes, found {} bytes", self.data.len()).into());
+        let size = usize::try_from(count).ok().and_then(|count| count.checked_mul(bytes));
+        let Some((now, later)) = size.and_then(|size| self.data.split_at_checked(size)) else {
+            return Err(flaw!("expected {count} more values of {bytes} bytes, found {} bytes", self.data.len()));
         };
         self.data = later;
-        if self.bytes == 8 {
+        Ok(now)
+    }
+
+    fn read<T: Token>(&mut self, out: &mut [T]) -> Result<(), ValueFault> {
+        let (domain, bytes) = (self.domain, self.bytes);
+        let now = self.take(out.len() as u64)?;
+        if bytes == 8 {
             let (values, _) = now.as_chunks::<8>();
-            self.domain.extend(out, values.iter().map(|value| i64::from_le_bytes(*value)))
-        } else {
-            let (values, _) = now.as_chunks::<4>();
-            let values = values.iter().map(|value| i32::from_le_bytes(*value));
-            if self.domain.has_all_of_32_bits() {
-                out.extend(values);
-                return Ok(());
-            }
-            self.domain.extend(out, values.map(i64::from))
+            return domain.put(out, values.iter().map(|value| i64::from_le_bytes(*value)));
         }
+        let (values, _) = now.as_chunks::<4>();
+        let values = values.iter().map(|value| i64::from(i32::from_le_bytes(*value)));
+        if domain.has_all_of_32_bits() {
+            out.iter_mut().zip(values).for_each(|(token, value)| *token = T::of(value));
+            return Ok(());
+        }
+        domain.put(out, values)
     }
 }
 
@@ -213,22 +259,29 @@ impl Split<'_> {
         self.data.len() / usize::from(self.bytes.max(1))
     }
 
-    fn read(&mut self, count: usize, out: &mut Vec<i32>) -> Result<(), ValueFault> {
+    fn take(&mut self, count: u64) -> Checked<usize> {
         let left = self.stride() - self.at;
-        if count > left {
-            return Err(flaw!("expected {count} more values, found {left}").into());
+        if count > left as u64 {
+            return Err(flaw!("expected {count} more values, found {left}"));
         }
-        let (data, start, stride) = (self.data, self.at, self.stride());
+        let start = self.at;
+        self.at += count as usize;
+        Ok(start)
+    }
+
+    fn read<T: Token>(&mut self, out: &mut [T]) -> Result<(), ValueFault> {
+        let count = out.len();
+        let start = self.take(count as u64)?;
+        let (data, stride) = (self.data, self.stride());
         let stream = |i: usize| &data[i * stride + start..][..count];
-        self.at += count;
         if self.bytes == 8 {
             let streams: [&[u8]; 8] = std::array::from_fn(stream);
             let value = move |i: usize| i64::from_le_bytes(std::array::from_fn(|byte| streams[byte][i]));
-            self.domain.extend(out, (0..count).map(value))
+            self.domain.put(out, (0..count).map(value))
         } else {
             let streams: [&[u8]; 4] = std::array::from_fn(stream);
             let value = move |i: usize| i64::from(i32::from_le_bytes(std::array::from_fn(|byte| streams[byte][i])));
-            self.domain.extend(out, (0..count).map(value))
+            self.domain.put(out, (0..count).map(value))
         }
     }
 }
@@ -260,9 +313,9 @@ impl<'a> Values<'a> {
     }
 
     /// A reader of the values in `data`, of which there is at least one.
-    pub(super) fn new(data: &'a [u8], encoding: i32, shape: &TokenShape) -> Checked<Self> {
-        let domain = Domain::of(shape);
-        let bytes = shape.value_bytes;
+    pub(super) fn new(data: &'a [u8], encoding: i32, chunk: &TokenChunk) -> Checked<Self> {
+        let domain = Domain::of(chunk);
+        let bytes = chunk.shape.value_bytes;
         Ok(match encoding {
             number::PLAIN => Self::Plain(Plain { data, bytes, domain }),
             number::BYTE_STREAM_SPLIT => {
@@ -277,35 +330,54 @@ impl<'a> Values<'a> {
         })
     }
 
-    /// Appends the next `count` values to `out`, which may have been empty before.
-    pub(super) fn read(&mut self, count: usize, dictionary: &Dictionary, out: &mut Vec<i32>) -> Result<(), ValueFault> {
+    /// Fills `out` with the next values.
+    pub(super) fn read<T: Token>(&mut self, dictionary: &Dictionary, out: &mut [T]) -> Result<(), ValueFault> {
         match self {
-            Self::Plain(plain) => plain.read(count, out),
-            Self::Split(split) => split.read(count, out),
+            Self::Plain(plain) => plain.read(out),
+            Self::Split(split) => split.read(out),
             Self::Delta(delta, domain) => {
-                let mut left = count;
-                while left > 0 {
-                    let block = delta.next_block(left)?;
-                    left -= block.len();
-                    domain.extend(out, block.iter().copied())?;
+                let mut done = 0;
+                while done < out.len() {
+                    let block = delta.next_block(out.len() - done)?;
+                    let end = done + block.len();
+                    domain.put(&mut out[done..end], block.iter().copied()).map_err(|fault| fault.behind(done))?;
+                    done = end;
                 }
                 Ok(())
             }
-            Self::Indices(indices) => indices.read(count, dictionary, out),
+            Self::Indices(indices) => indices.read(dictionary, out),
         }
     }
 
-    /// Checks that no values are left once all levels were read.
-    pub(super) fn finish(&self) -> Checked<()> {
+    /// Passes over the next `count` values, which are not checked.
+    pub(super) fn skip(&mut self, count: u64) -> Checked<()> {
+        match self {
+            Self::Plain(plain) => plain.take(count).map(drop),
+            Self::Split(split) => split.take(count).map(drop),
+            Self::Delta(delta, _) => {
+                let mut left = count;
+                while left > 0 {
+                    left -= delta.next_block(usize::try_from(left).unwrap_or(usize::MAX))?.len() as u64;
+                }
+                Ok(())
+            }
+            Self::Indices(indices) => indices.skip(count),
+        }
+    }
+
+    /// Checks that no values are left once all levels were read, of which the last `skipped` were not read here.
+    pub(super) fn finish(&self, skipped: u64) -> Checked<()> {
         let left = match self {
             Self::Plain(plain) => plain.data.len().div_ceil(usize::from(plain.bytes.max(1))) as u64,
             Self::Split(split) => (split.stride() - split.at) as u64,
             Self::Delta(delta, _) => delta.left(),
-            Self::Indices(_) => 0,
+            // They may be padded, and those that are not read are not counted.
+            Self::Indices(_) => return Ok(()),
         };
-        match left {
-            0 => Ok(()),
-            _ => Err(flaw!("expected as many values as the levels say, found {left} more")),
+        match left.checked_sub(skipped) {
+            Some(0) => Ok(()),
+            Some(more) => Err(flaw!("expected as many values as the levels say, found {more} more")),
+            None => Err(flaw!("expected {skipped} more values, found {left}")),
         }
     }
 }

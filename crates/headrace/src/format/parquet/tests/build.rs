@@ -92,7 +92,8 @@ pub(super) fn plain(documents: &[Vec<i32>]) -> Vec<u8> {
 impl Builder {
     /// A chunk of no pages.
     pub(super) fn new() -> Self {
-        let chunk = TokenChunk { shape: SHAPE, codec: 0, encodings: 0, start: 4, len: 0, levels: 0, rows: 0 };
+        let chunk =
+            TokenChunk { shape: SHAPE, codec: 0, encodings: 0, start: 4, len: 0, levels: 0, rows: 0, narrow: false };
         Self { chunk, bytes: Vec::new(), crc: true }
     }
 

@@ -255,14 +255,14 @@ fn a_reused_decoder_forgets_the_chunk_before() {
     for (group, documents) in footer.columns[0].chunks.iter().zip(case.documents()) {
         let mut sink = Collected::default();
         let mut rest = &file[group.chunk.start as usize..];
-        let mut fill = |buffer: &mut Vec<u8>, want: usize| {
+        let mut fill = |buffer: &mut Vec<u8>, skip: usize, want: usize| {
+            assert_eq!(skip, 0);
             let (now, later) = rest.split_at(want - buffer.len());
             buffer.extend_from_slice(now);
             rest = later;
             Ok(())
         };
-        let done =
-            decode_stream(&mut decoder, &group.chunk, place(), false, &mut fill, &mut buffer, &mut sink).unwrap();
+        let done = decode_stream(&mut decoder, &group.chunk, place(), &mut fill, &mut buffer, &mut sink).unwrap();
         assert_eq!((done, sink), (Outcome::Complete, Collected::of(&documents)));
     }
     assert_eq!(footer.columns.len(), 1);

@@ -6,7 +6,11 @@ mod damage;
 mod files;
 mod pages;
 
-use super::{ChunkDecoder, Delivered, Limits, Progress, TokenChunk, TokenSink, Unsupported, fallback};
+use std::ops::Range;
+
+use super::{
+    ChunkDecoder, Delivered, Limits, PageValues, Progress, TokenChunk, TokenSink, TokensMut, Unsupported, fallback,
+};
 use crate::error::{Error, Place, Result};
 
 /// Large enough for every page of these tests.
@@ -21,11 +25,20 @@ struct Collected {
 }
 
 impl TokenSink for Collected {
-    fn page(&mut self, continued: bool, lengths: &[u64], values: &[i32]) -> Result<()> {
+    fn wants(&mut self, _tokens: Range<u64>) -> bool {
+        !self.lengths_only
+    }
+
+    fn documents(&mut self, continued: bool, lengths: &[u64], values: &mut PageValues<'_>) -> Result<()> {
         assert!(!lengths.is_empty(), "a page of no documents");
         assert!(lengths.len() <= 64 << 10, "batches are bounded");
-        let sum: u64 = lengths.iter().sum();
-        assert_eq!(values.len() as u64, if self.lengths_only { 0 } else { sum });
+        assert_eq!(values.left(), lengths.iter().sum::<u64>());
+        // Piece by piece: levels may claim any number of tokens.
+        while !self.lengths_only && values.left() > 0 {
+            let start = self.values.len();
+            self.values.resize(start + values.left().min(10_000) as usize, 0);
+            values.read(TokensMut::I32(&mut self.values[start..]))?;
+        }
         let mut lengths = lengths;
         if continued {
             let (first, rest) = lengths.split_first().unwrap();
@@ -34,7 +47,6 @@ impl TokenSink for Collected {
             lengths = rest;
         }
         self.lengths.extend_from_slice(lengths);
-        self.values.extend_from_slice(values);
         Ok(())
     }
 }
@@ -63,18 +75,29 @@ fn decode(
     lengths_only: bool,
     steps: &[usize],
 ) -> Result<(Collected, Option<Unsupported>)> {
-    let mut decoder = ChunkDecoder::new(LIMITS);
     let mut sink = Collected { lengths_only, ..Collected::default() };
-    decoder.begin(chunk, place(), lengths_only);
+    let unsupported = decode_to(chunk, bytes, steps, &mut sink)?;
+    Ok((sink, unsupported))
+}
+
+/// The same, for any sink.
+fn decode_to(
+    chunk: &TokenChunk,
+    bytes: &[u8],
+    steps: &[usize],
+    sink: &mut dyn TokenSink,
+) -> Result<Option<Unsupported>> {
+    let mut decoder = ChunkDecoder::new(LIMITS);
+    decoder.begin(chunk, place());
     let (mut start, mut end) = (0, 0);
     let mut steps = steps.iter().cycle();
     loop {
-        match decoder.push(&bytes[start..end], &mut sink)? {
-            Progress::Done => return Ok((sink, None)),
-            Progress::Unsupported(unsupported) => return Ok((sink, Some(unsupported))),
+        match decoder.push(&bytes[start..end], sink)? {
+            Progress::Done => return Ok(None),
+            Progress::Unsupported(unsupported) => return Ok(Some(unsupported)),
             Progress::Need { consumed, want } => {
                 start += consumed;
-                assert!(start <= end);
+                end = end.max(start);
                 assert!(want > end - start, "wants {want} of {} that are there", end - start);
                 assert!((start + want) as u64 <= chunk.len, "wants more than the chunk has");
                 if start + want > bytes.len() {
@@ -92,6 +115,6 @@ fn decode_slowly(chunk: &TokenChunk, bytes: &[u8], lengths_only: bool, delivered
     if delivered.rows > 0 {
         sink.lengths.push(0);
     }
-    fallback::decode(chunk, &place(), bytes.to_vec().into(), lengths_only, delivered, LIMITS, &mut sink)?;
+    fallback::decode(chunk, &place(), bytes.to_vec().into(), delivered, LIMITS, &mut sink)?;
     Ok(sink)
 }

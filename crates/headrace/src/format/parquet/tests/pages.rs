@@ -285,13 +285,13 @@ fn a_page_beyond_the_limit_is_a_matter_of_memory() {
     builder.documents(&[vec![1; 100]], false);
     let limits = Limits { page_bytes: 400 };
     let mut decoder = ChunkDecoder::new(limits);
-    decoder.begin(&builder.chunk, place(), false);
+    decoder.begin(&builder.chunk, place());
     let error = decoder.push(&builder.bytes, &mut Collected::default()).unwrap_err();
     let Error::Memory { purpose, needed: 416, available: 400 } = &error else { panic!("{error}") };
     assert_eq!(purpose, "a page of /data/a.parquet, column \"tokens\", row group 3");
     let bytes = builder.bytes.clone().into();
     let (none, mut sink) = (Delivered::default(), Collected::default());
-    let error = fallback::decode(&builder.chunk, &place(), bytes, false, none, limits, &mut sink).unwrap_err();
+    let error = fallback::decode(&builder.chunk, &place(), bytes, none, limits, &mut sink).unwrap_err();
     assert!(matches!(error, Error::Memory { .. }), "{error}");
 }
 
@@ -309,7 +309,8 @@ fn a_stream_asks_for_what_it_needs_and_no_more() {
     documents.chunks(5).for_each(|part| builder.documents(part, false));
     let (mut at, mut sink) = (0, Collected::default());
     let bytes = &builder.bytes;
-    let mut fill = |buffer: &mut Vec<u8>, want: usize| {
+    let mut fill = |buffer: &mut Vec<u8>, skip: usize, want: usize| {
+        assert_eq!(skip, 0);
         let more = want - buffer.len();
         assert!(more > 0 && at + more <= bytes.len());
         buffer.extend_from_slice(&bytes[at..at + more]);
@@ -318,11 +319,11 @@ fn a_stream_asks_for_what_it_needs_and_no_more() {
     };
     let mut decoder = ChunkDecoder::new(LIMITS);
     let mut buffer = Vec::new();
-    let outcome = decode_stream(&mut decoder, &builder.chunk, place(), false, &mut fill, &mut buffer, &mut sink);
+    let outcome = decode_stream(&mut decoder, &builder.chunk, place(), &mut fill, &mut buffer, &mut sink);
     assert_eq!(outcome.unwrap(), Outcome::Complete);
     assert_eq!((sink, at), (Collected::of(&documents), bytes.len()));
-    let mut fill = |_: &mut Vec<u8>, _: usize| Ok(());
+    let mut fill = |_: &mut Vec<u8>, _: usize, _: usize| Ok(());
     let outcome =
-        decode_stream(&mut decoder, &builder.chunk, place(), false, &mut fill, &mut buffer, &mut Collected::default());
+        decode_stream(&mut decoder, &builder.chunk, place(), &mut fill, &mut buffer, &mut Collected::default());
     assert!(outcome.unwrap_err().to_string().ends_with("page at byte 4: expected 64 bytes, found 0"));
 }
