@@ -66,6 +66,7 @@ impl Drop for Held {
 /// A number type of which any bytes are a value.
 pub trait Plain: Copy + Send + Sync + 'static {}
 impl Plain for u8 {}
+impl Plain for u16 {}
 impl Plain for i32 {}
 impl Plain for u32 {}
 impl Plain for i64 {}
@@ -191,12 +192,23 @@ impl Drop for Arena {
 }
 
 fn map_anonymous(bytes: usize) -> Result<MmapMut> {
-    MmapMut::map_anon(bytes.max(1)).map_err(|error| Error::Disk {
+    let map = MmapMut::map_anon(bytes.max(1)).map_err(|error| Error::Disk {
         path: "memory".to_owned(),
         operation: format!("mapping {bytes} bytes"),
         detail: error.to_string(),
-    })
+    })?;
+    #[cfg(target_os = "linux")]
+    if bytes >= HUGE_PAGES_FROM {
+        // Without them each 4 KiB cost a fault, and each document a walk of the page table. A system may refuse.
+        drop(map.advise(memmap2::Advice::HugePage));
+    }
+    Ok(map)
 }
+
+/// Mappings of at least this many bytes ask for huge pages (of 2 MiB on x86-64): a window and not a batch, of which the
+/// last page would be mostly unused.
+#[cfg(target_os = "linux")]
+const HUGE_PAGES_FROM: usize = 16 << 20;
 
 /// Whether a file's blocks are memory, which a spill file is to save.
 fn is_in_memory(file: &File) -> bool {
@@ -259,8 +271,13 @@ impl Shelf {
 
     fn put_back(&self, map: MmapMut, held: Held) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.len() < self.keep {
-            free.push((map, held));
+        free.push((map, held));
+        if free.len() > self.keep {
+            // Large ones cost most to make anew.
+            let smallest = free.iter().enumerate().min_by_key(|(_, (map, _))| map.len());
+            if let Some((smallest, _)) = smallest {
+                free.swap_remove(smallest);
+            }
         }
     }
 }

@@ -12,12 +12,16 @@ mod assemble;
 mod batch;
 mod conductor;
 mod decode;
+mod documents;
+mod keep;
 mod load;
 mod memory;
 mod plan;
 mod pool;
 mod report;
 mod run;
+mod shares;
+mod supply;
 mod window;
 
 use std::sync::Arc;
@@ -27,11 +31,12 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
 pub use batch::{Array, ArrayKind, Batch, Numbers};
-pub use conductor::{Counters, Options, Shares};
+pub use conductor::{Counters, Options};
 pub use memory::{Plain, Slot};
 pub use plan::{ChunkPlan, WindowPlan};
 pub use report::{Report, report};
 pub use run::{PackSpec, Run};
+pub use shares::Shares;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
@@ -66,8 +71,8 @@ impl Engine {
     /// [`Error::Memory`] if the budget is too small for one step.
     pub fn start(run: Arc<Run>, options: Options) -> Result<Self> {
         let (cancel, counters) = (Cancel::new(), Arc::new(Counters::default()));
-        let (sender, batches) = bounded(options.prefetch);
         let conductor = conductor::Conductor::new(run, options, Arc::clone(&counters), cancel.clone())?;
+        let (sender, batches) = bounded(conductor.ready_batches());
         let thread = std::thread::Builder::new()
             .name("headrace-lead".to_owned())
             .spawn(move || conductor.lead(&sender))

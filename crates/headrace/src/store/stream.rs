@@ -52,8 +52,12 @@ impl ByteStream {
 
     /// Starts the first reads, so that they are under way before they are waited for.
     pub fn start(&mut self) {
+        self.start_at_least(self.block);
+    }
+
+    fn start_at_least(&mut self, bytes: u64) {
         while self.started.len() <= self.ahead && self.next < self.end {
-            let len = self.block.min(self.end - self.next);
+            let len = self.block.max(bytes).min(self.end - self.next);
             let fetch = self.store.fetch(&self.object, self.next..self.next + len);
             self.started.push_back((fetch, len));
             self.next += len;
@@ -65,7 +69,9 @@ impl ByteStream {
     /// What `buffer` held before counts, so that a reader can leave in it what it has not used.
     pub fn fill(&mut self, buffer: &mut Vec<u8>, want: usize) -> Result<()> {
         while buffer.len() < want {
-            self.start();
+            // A local file is read as far as it is wanted; what is asked of a remote one does not depend on pages.
+            let missing = if self.store.is_remote() { 0 } else { want - buffer.len() };
+            self.start_at_least(missing as u64);
             let Some((fetch, _)) = self.started.pop_front() else { break };
             self.cancel.check()?;
             let before = buffer.len();
