@@ -4,13 +4,15 @@ use std::borrow::Cow;
 
 use super::TokenChunk;
 use super::codec::{self, Codecs};
+use super::cpu::Cpu;
 use super::decoder::{ChunkDecoder, in_page};
+use super::dictionary::Dictionary;
 use super::documents::{Batch, LevelFault, Levels, row_of};
 use super::flaw::{Flaw, flaw};
 use super::levels::{Runs, from_bit_packed, level_width};
-use super::page::PageKind;
+use super::page::{MAX_HEADER_BYTES, PageKind, parse_header};
 use super::sink::{PageValues, Pull, TokenSink, TokensMut, Unwanted};
-use super::values::{Dictionary, Domain, ValueFault, Values, number};
+use super::values::{Domain, ValueFault, Values, number};
 use crate::error::{Error, Place, Result as Done};
 
 /// Why a page could not be read.
@@ -69,7 +71,32 @@ impl ChunkDecoder {
             return Err(Fault::Unsupported(format!("a dictionary of encoding {encoding}")));
         }
         let data = decompress(&mut self.codecs, self.chunk.codec, bytes, size, &mut self.body)?;
-        Ok(self.dictionary.load(data, entries, Domain::of(&self.chunk))?)
+        Ok(self.dictionary.load(data, entries, Domain::of(&self.chunk), self.chunk.narrow, self.cpu)?)
+    }
+
+    /// Decompresses the page at the front of `input`: bytes that it takes, and that it has once decompressed.
+    pub(super) fn decompress_page(&mut self, input: &[u8]) -> Result<(usize, usize), Fault> {
+        let short = || flaw!("expected a page, found {} bytes", input.len());
+        let (header, header_len) = parse_header(&input[..input.len().min(MAX_HEADER_BYTES)])?.ok_or_else(short)?;
+        let whole = header_len + header.compressed;
+        let bytes = input.get(header_len..whole).ok_or_else(short)?;
+        let (front, is_compressed) = match header.kind {
+            PageKind::DataV2 { def_bytes, rep_bytes, is_compressed, .. } => (def_bytes + rep_bytes, is_compressed),
+            PageKind::Other => (0, false),
+            PageKind::Dictionary { .. } | PageKind::DataV1 { .. } => (0, true),
+        };
+        let (Some(packed), Some(size)) = (bytes.get(front..), header.uncompressed.checked_sub(front)) else {
+            return Err(flaw!("expected levels within the page, found {front} bytes of them").into());
+        };
+        if size as u64 > self.limits.page_bytes {
+            return Err(
+                flaw!("expected a page of at most {} bytes, found one of {size}", self.limits.page_bytes).into()
+            );
+        }
+        if is_compressed {
+            decompress(&mut self.codecs, self.chunk.codec, packed, size, &mut self.body)?;
+        }
+        Ok((whole, header.uncompressed))
     }
 
     /// Reads a version 1 page, whose levels are compressed with its values.
@@ -163,6 +190,7 @@ impl ChunkDecoder {
             let mut unwanted = Unwanted;
             let mut tokens = values.as_mut().map(|body| Tokens {
                 body,
+                cpu: self.cpu,
                 chunk: &self.chunk,
                 place: &self.place,
                 at: self.chunk.start.saturating_add(self.offset),
@@ -210,6 +238,7 @@ struct Body<'a> {
 /// What of a page's values belongs to one batch of documents.
 struct Tokens<'a, 'b> {
     body: &'a mut Body<'b>,
+    cpu: Cpu,
     chunk: &'a TokenChunk,
     place: &'a Place,
     /// Where the page lies in the file.
@@ -237,7 +266,7 @@ impl Tokens<'_, '_> {
         };
         let reader = match reader {
             Some(reader) => reader,
-            none => none.insert(Values::new(data, *encoding, self.chunk)?),
+            none => none.insert(Values::new(data, *encoding, self.chunk, self.cpu)?),
         };
         reader.skip(std::mem::take(skipped))?;
         match out {

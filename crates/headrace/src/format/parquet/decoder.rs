@@ -6,11 +6,12 @@
 //! where it stopped.
 
 use super::codec::Codecs;
+use super::cpu::Cpu;
 use super::data::Fault;
+use super::dictionary::Dictionary;
 use super::documents::{Batch, Counts};
 use super::flaw::{Flaw, flaw};
 use super::page::{MAX_HEADER_BYTES, PageHeader, PageKind, parse_header};
-use super::values::Dictionary;
 use super::{TokenChunk, TokenSink};
 use crate::error::{Error, Place, Result};
 
@@ -67,7 +68,8 @@ pub enum Outcome {
 
 /// Decodes chunks one after another, and keeps its buffers between them.
 pub struct ChunkDecoder {
-    limits: Limits,
+    pub(super) cpu: Cpu,
+    pub(super) limits: Limits,
     pub(super) chunk: TokenChunk,
     pub(super) place: Place,
     /// Bytes of the chunk consumed so far.
@@ -88,6 +90,7 @@ impl ChunkDecoder {
     pub fn new(limits: Limits) -> Self {
         let shape = super::TokenShape { value_bytes: 4, bits: 32, signed: true, max_def: 1, list_def: 1 };
         Self {
+            cpu: Cpu::detect(),
             limits,
             chunk: TokenChunk { shape, codec: 0, encodings: 0, start: 0, len: 0, levels: 0, rows: 0, narrow: false },
             place: Place::default(),
@@ -100,6 +103,12 @@ impl ChunkDecoder {
             body: Vec::new(),
             batch: Batch::default(),
         }
+    }
+
+    /// The same decoder, for another kind of processor.
+    #[must_use]
+    pub fn with_cpu(self, cpu: Cpu) -> Self {
+        Self { cpu, ..self }
     }
 
     /// Begins a chunk; `place` (file, column, row group) is for messages.
@@ -144,12 +153,22 @@ impl ChunkDecoder {
                     self.counts = counts;
                     return Ok(Progress::Unsupported(Unsupported { what, delivered: self.delivered() }));
                 }
-                Err(Fault::Error(error)) => return Err(error),
-                Err(Fault::Flaw(flaw, row)) => {
-                    return Err(in_page(&self.place, self.chunk.start.saturating_add(self.offset), flaw, row));
-                }
+                Err(fault) => return Err(self.error(fault)),
             }
         }
+    }
+
+    /// Decompresses all pages of a chunk and makes nothing of them: their bytes. To measure what that costs.
+    pub fn decompress_pages(&mut self, chunk: &TokenChunk, place: Place, input: &[u8]) -> Result<u64> {
+        self.begin(chunk, place);
+        let (mut rest, mut sum) = (input, 0);
+        while !rest.is_empty() {
+            let size = self.decompress_page(rest).map_err(|fault| self.error(fault))?;
+            sum += size.1 as u64;
+            self.offset += size.0 as u64;
+            rest = &rest[size.0..];
+        }
+        Ok(sum)
     }
 
     fn finish(&self) -> Result<Progress> {
@@ -162,6 +181,18 @@ impl ChunkDecoder {
             }
         }
         Ok(Progress::Done)
+    }
+
+    /// The error for a fault in the current page.
+    fn error(&self, fault: Fault) -> Error {
+        let at = self.chunk.start.saturating_add(self.offset);
+        match fault {
+            Fault::Error(error) => error,
+            Fault::Flaw(flaw, row) => in_page(&self.place, at, flaw, row),
+            Fault::Unsupported(what) => {
+                in_page(&self.place, at, flaw!("expected what is known here, found {what}"), None)
+            }
+        }
     }
 
     /// Does one page, of which `input` holds the front at least.

@@ -1,12 +1,14 @@
 //! DELTA_BINARY_PACKED: blocks of bit-packed differences, unpacked up to 32 values at a time.
 
+use super::cpu::Cpu;
 use super::flaw::{Checked, flaw};
 use super::levels::word_at;
-use super::unpack::unpack32;
+use super::unpack::{BLOCK, unpack};
 
 /// Reads the values of one page.
 #[derive(Debug)]
 pub(super) struct Delta<'a> {
+    cpu: Cpu,
     data: &'a [u8],
     at: usize,
     /// Whether values are 32 bits wide: sums wrap there.
@@ -33,8 +35,9 @@ pub(super) struct Delta<'a> {
 
 impl<'a> Delta<'a> {
     /// A reader of `data`, for values of 4 or 8 bytes.
-    pub(super) fn new(data: &'a [u8], bytes: u8) -> Checked<Self> {
+    pub(super) fn new(data: &'a [u8], bytes: u8, cpu: Cpu) -> Checked<Self> {
         let mut delta = Self {
+            cpu,
             data,
             at: 0,
             narrow: bytes == 4,
@@ -107,8 +110,8 @@ impl<'a> Delta<'a> {
         self.at += bytes;
         self.mini_left -= 32;
         if self.width <= 32 {
-            let mut deltas = [0; 32];
-            unpack32(packed, self.width, &mut deltas);
+            let mut deltas = [0; BLOCK];
+            unpack(self.cpu, packed, self.width, 32, &mut deltas);
             for (value, delta) in self.block.iter_mut().zip(deltas) {
                 self.last = self.last.wrapping_add(self.min_delta).wrapping_add(i64::from(delta));
                 *value = self.last;
@@ -179,7 +182,7 @@ mod tests {
     use super::*;
 
     fn all(data: &[u8], bytes: u8) -> Checked<Vec<i64>> {
-        let mut delta = Delta::new(data, bytes)?;
+        let mut delta = Delta::new(data, bytes, Cpu::detect())?;
         let mut values = Vec::new();
         while delta.left() > 0 {
             values.extend_from_slice(delta.next_block(5)?);

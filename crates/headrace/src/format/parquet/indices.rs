@@ -1,34 +1,36 @@
 //! Dictionary indices: Parquet's hybrid of runs and bit-packed groups, unpacked in blocks and looked up.
 
+use super::cpu::Cpu;
+use super::dictionary::Dictionary;
 use super::flaw::{Checked, flaw};
 use super::levels::varint;
-use super::unpack::unpack32;
-use super::values::{Dictionary, Token, ValueFault};
+use super::unpack::{BLOCK, unpack};
+use super::values::{Token, ValueFault};
 
 /// Reads the dictionary indices of one page.
 #[derive(Debug)]
 pub(super) struct Indices<'a> {
+    cpu: Cpu,
     data: &'a [u8],
-    at: usize,
+    /// Where the next run header stands; past the bytes of the current packed groups.
+    next: usize,
     width: u32,
     /// What is left of a run, and its index.
     run: usize,
     index: u32,
-    /// What is left of packed groups that is not yet in `block`.
+    /// Packed groups: their bytes, how many values of them there are, and how many of those are done with.
+    groups: &'a [u8],
     packed: usize,
-    block: [u32; 32],
-    /// The part of `block` that is still to be used.
-    used: usize,
-    filled: usize,
+    done: usize,
 }
 
 impl<'a> Indices<'a> {
     /// A reader of `data`, whose first byte is the indices' width.
-    pub(super) fn new(data: &'a [u8]) -> Checked<Self> {
+    pub(super) fn new(data: &'a [u8], cpu: Cpu) -> Checked<Self> {
         match data.first() {
             Some(width @ 0..=32) => {
                 let width = u32::from(*width);
-                Ok(Self { data, at: 1, width, run: 0, index: 0, packed: 0, block: [0; 32], used: 0, filled: 0 })
+                Ok(Self { cpu, data, next: 1, width, run: 0, index: 0, groups: &[], packed: 0, done: 0 })
             }
             Some(width) => Err(flaw!("expected dictionary indices of 0 to 32 bits, found {width}")),
             None => Err(flaw!("expected dictionary indices, found nothing")),
@@ -37,29 +39,18 @@ impl<'a> Indices<'a> {
 
     /// Fills `out` with the next tokens.
     pub(super) fn read<T: Token>(&mut self, dictionary: &Dictionary, out: &mut [T]) -> Result<(), ValueFault> {
-        let mut done = 0;
-        while done < out.len() {
-            let left = out.len() - done;
+        let mut at = 0;
+        while at < out.len() {
+            let left = out.len() - at;
             let now = self.available(left)?.min(left);
-            let to = &mut out[done..done + now];
-            if self.used < self.filled {
-                let indices = &self.block[self.used..self.used + now];
-                // What lies beyond the last value is padding and may be anything, so that only what is used counts.
-                let largest = indices.iter().copied().max().unwrap_or_default();
-                if largest as usize >= dictionary.len() {
-                    return Err(flaw!("expected a dictionary index below {}, found {largest}", dictionary.len()).into());
-                }
-                dictionary.gather(indices, to).map_err(|fault| fault.behind(done))?;
-                self.used += now;
-            } else {
-                if self.index as usize >= dictionary.len() {
-                    let index = self.index;
-                    return Err(flaw!("expected a dictionary index below {}, found {index}", dictionary.len()).into());
-                }
-                dictionary.repeat(self.index, to).map_err(|fault| fault.behind(done))?;
-                self.run -= now;
-            }
-            done += now;
+            let to = &mut out[at..at + now];
+            let done = match self.run {
+                0 => self.read_packed(dictionary, to),
+                _ => dictionary.repeat(self.index, to),
+            };
+            done.map_err(|fault| fault.behind(at))?;
+            self.use_up(now);
+            at += now;
         }
         Ok(())
     }
@@ -70,65 +61,88 @@ impl<'a> Indices<'a> {
         while left > 0 {
             let most = usize::try_from(left).unwrap_or(usize::MAX);
             let now = self.available(most)?.min(most);
-            if self.used < self.filled {
-                self.used += now;
-            } else {
-                self.run -= now;
-            }
+            self.use_up(now);
             left -= now as u64;
         }
         Ok(())
     }
 
-    /// Makes sure that there is something in `block` or else in `run`, and says how much.
-    fn available(&mut self, wanted: usize) -> Checked<usize> {
-        loop {
-            if self.used < self.filled {
-                return Ok(self.filled - self.used);
-            }
-            if self.run > 0 {
-                return Ok(self.run);
-            }
-            if self.packed > 0 { self.next_block(wanted)? } else { self.next_run(wanted)? }
+    fn use_up(&mut self, count: usize) {
+        match self.run {
+            0 => self.done += count,
+            _ => self.run -= count,
         }
     }
 
-    fn next_block(&mut self, wanted: usize) -> Checked<()> {
-        let bytes = 4 * self.width as usize;
-        let rest = self.data.get(self.at..).unwrap_or_default();
-        // Groups are of eight: what is there in whole values may be less where a writer left out padding.
-        let there = match (rest.len() * 8).checked_div(self.width as usize) {
-            Some(values) => self.packed.min(32).min(values),
-            None => self.packed.min(32),
-        };
-        if there == 0 {
-            return Err(flaw!("expected {wanted} more dictionary indices, found the end of the page"));
+    /// How many there are in the current run, or else in the current groups: at least one.
+    #[inline]
+    fn available(&mut self, wanted: usize) -> Checked<usize> {
+        loop {
+            if self.run > 0 {
+                return Ok(self.run);
+            }
+            if self.done < self.packed {
+                return Ok(self.packed - self.done);
+            }
+            self.next_run(wanted)?;
         }
-        // A block may be followed by the header of the next run: only its own bytes may be read.
-        let own = (self.packed.min(32) * self.width as usize).div_ceil(8).min(rest.len());
-        unpack32(&rest[..own.min(bytes)], self.width, &mut self.block);
-        self.at += own;
-        self.packed -= self.packed.min(32);
-        self.used = 0;
-        self.filled = there;
+    }
+
+    /// Reads from the current groups, which have as many values as `out` at least.
+    ///
+    /// What lies beyond the last value is padding and may be anything: only what is used is checked.
+    #[inline]
+    fn read_packed<T: Token>(&self, dictionary: &Dictionary, out: &mut [T]) -> Result<(), ValueFault> {
+        match self.width {
+            8 => {
+                let (indices, _) = self.groups.get(self.done..).unwrap_or_default().as_chunks::<1>();
+                return dictionary.gather(self.cpu, &indices[..out.len()], out);
+            }
+            16 => {
+                let (indices, _) = self.groups.get(2 * self.done..).unwrap_or_default().as_chunks::<2>();
+                return dictionary.gather(self.cpu, &indices[..out.len()], out);
+            }
+            _ => {}
+        }
+        let mut block = [0; BLOCK];
+        // Unpacking begins with a group of eight, and so at a whole byte.
+        let mut before = self.done % 8;
+        let mut group = self.done / 8;
+        let mut at = 0;
+        while at < out.len() {
+            let now = (out.len() - at).min(BLOCK - before);
+            let rest = self.groups.get(group * self.width as usize..).unwrap_or_default();
+            unpack(self.cpu, rest, self.width, before + now, &mut block);
+            dictionary
+                .gather(self.cpu, &block[before..before + now], &mut out[at..at + now])
+                .map_err(|fault| fault.behind(at))?;
+            at += now;
+            before = 0;
+            group += BLOCK / 8;
+        }
         Ok(())
     }
 
     fn next_run(&mut self, wanted: usize) -> Checked<()> {
         let end = || flaw!("expected {wanted} more dictionary indices, found the end of the page");
-        let (header, after) = varint(self.data, self.at).ok_or_else(end)?;
+        let (header, after) = varint(self.data, self.next).ok_or_else(end)?;
         let count = (header >> 1) as usize;
         if header & 1 == 1 {
-            self.packed = count * 8;
-            self.at = after;
-            return Ok(());
+            // A group is of eight; some writers leave out bytes that hold only padding.
+            let rest = self.data.get(after..).unwrap_or_default();
+            let bytes = count.saturating_mul(self.width as usize).min(rest.len());
+            let there = (bytes * 8).checked_div(self.width as usize).unwrap_or(usize::MAX);
+            self.groups = &rest[..bytes];
+            self.packed = count.saturating_mul(8).min(there);
+            self.done = 0;
+            self.next = after + bytes;
+            return if self.packed == 0 && count > 0 { Err(end()) } else { Ok(()) };
         }
         let bytes = self.width.div_ceil(8) as usize;
         let raw = self.data.get(after..after + bytes).ok_or_else(end)?;
-        let index = raw.iter().rev().fold(0_u64, |index, byte| index << 8 | u64::from(*byte));
-        self.index = index as u32;
+        self.index = raw.iter().rev().fold(0, |index, byte| index << 8 | u32::from(*byte));
         self.run = count;
-        self.at = after + bytes;
+        self.next = after + bytes;
         Ok(())
     }
 }

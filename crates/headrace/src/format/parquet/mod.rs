@@ -9,9 +9,11 @@
 
 pub(crate) mod check;
 mod codec;
+pub mod cpu;
 mod data;
 pub mod decoder;
 mod delta;
+mod dictionary;
 mod documents;
 pub mod fallback;
 mod flaw;

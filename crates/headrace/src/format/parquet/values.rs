@@ -1,7 +1,9 @@
 //! Values: the tokens of a data page, in each encoding that integers come in, read a batch at a time.
 
 use super::TokenChunk;
+use super::cpu::{Cpu, Kernel};
 use super::delta::Delta;
+use super::dictionary::Dictionary;
 use super::flaw::{Checked, Flaw, flaw};
 use super::indices::Indices;
 
@@ -42,22 +44,45 @@ impl From<Flaw> for ValueFault {
 }
 
 /// How a token is kept.
+///
+/// Conversions cut off what does not fit: it is checked elsewhere that it does.
 pub(super) trait Token: Copy + Default {
-    /// A value that is known to fit.
     fn of(raw: i64) -> Self;
+    fn of_wide(raw: i32) -> Self;
+    fn of_narrow(raw: u16) -> Self;
 }
 
 impl Token for i32 {
-    #[inline]
+    #[inline(always)]
     fn of(raw: i64) -> Self {
         raw as i32
+    }
+
+    #[inline(always)]
+    fn of_wide(raw: i32) -> Self {
+        raw
+    }
+
+    #[inline(always)]
+    fn of_narrow(raw: u16) -> Self {
+        i32::from(raw)
     }
 }
 
 impl Token for u16 {
-    #[inline]
+    #[inline(always)]
     fn of(raw: i64) -> Self {
         raw as u16
+    }
+
+    #[inline(always)]
+    fn of_wide(raw: i32) -> Self {
+        raw as u16
+    }
+
+    #[inline(always)]
+    fn of_narrow(raw: u16) -> Self {
+        raw
     }
 }
 
@@ -94,9 +119,9 @@ impl Domain {
         self.low <= raw && raw <= self.high
     }
 
-    /// Whether every stored 32-bit value is a token.
-    fn has_all_of_32_bits(self) -> bool {
-        self.low == i64::from(i32::MIN) && self.high == i64::from(i32::MAX)
+    /// Bytes of a stored value.
+    pub(super) fn bytes(self) -> u8 {
+        self.bytes
     }
 
     /// The message for a stored value that is no token.
@@ -114,92 +139,91 @@ impl Domain {
     }
 
     /// Puts values down as tokens, as many as `out` holds, or says which is none.
-    pub(super) fn put<T: Token>(
+    #[inline(always)]
+    pub(super) fn put<T: Token, V: Stored>(
         self,
         out: &mut [T],
-        values: impl Iterator<Item = i64> + Clone,
+        values: impl Iterator<Item = V> + Clone,
     ) -> Result<(), ValueFault> {
+        let (low, span) = (V::cut(self.low), V::cut(self.high.wrapping_sub(self.low)));
         let mut outside = false;
         for (token, value) in out.iter_mut().zip(values.clone()) {
-            outside |= value < self.low || value > self.high;
-            *token = T::of(value);
+            outside |= value.is_beyond(low, span);
+            *token = T::of(value.widen());
         }
-        if !outside {
-            return Ok(());
-        }
-        match values.take(out.len()).enumerate().find(|(_, value)| !self.has(*value)) {
+        if outside { self.refuse(values.take(out.len()).map(V::widen)) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn refuse(self, values: impl Iterator<Item = i64>) -> Result<(), ValueFault> {
+        match values.enumerate().find(|(_, value)| !self.has(*value)) {
             Some((index, raw)) => Err(ValueFault::Range { index, raw }),
             None => Ok(()),
         }
     }
 }
 
-/// A chunk's dictionary.
-#[derive(Debug, Default)]
-pub(super) struct Dictionary {
-    tokens: Vec<i32>,
-    /// What is stored, kept only if some of it is no token: that matters only where it is used.
-    stored: Vec<i64>,
-    domain: Domain,
+/// A value as it is stored: 32 or 64 bits.
+pub(super) trait Stored: Copy {
+    /// A bound of the values' own width.
+    fn cut(bound: i64) -> Self;
+    /// Whether it lies below `low`, or more than `span` above it: one comparison of unsigned numbers.
+    fn is_beyond(self, low: Self, span: Self) -> bool;
+    fn widen(self) -> i64;
 }
 
-impl Dictionary {
-    /// Forgets the entries.
-    pub(super) fn clear(&mut self) {
-        self.tokens.clear();
-        self.stored.clear();
+impl Stored for i32 {
+    #[inline(always)]
+    fn cut(bound: i64) -> Self {
+        bound as i32
     }
 
-    /// Reads a dictionary page.
-    pub(super) fn load(&mut self, data: &[u8], entries: u64, domain: Domain) -> Checked<()> {
-        self.clear();
-        self.domain = domain;
-        let bytes = domain.bytes;
-        if entries.checked_mul(u64::from(bytes)) != Some(data.len() as u64) {
-            let found = data.len();
-            return Err(flaw!("expected {entries} dictionary entries of {bytes} bytes, found {found} bytes"));
-        }
-        self.tokens.resize(entries as usize, 0);
-        match (Plain { data, bytes, domain }).read(&mut self.tokens) {
-            Ok(()) => Ok(()),
-            Err(ValueFault::Flaw(flaw)) => Err(flaw),
-            Err(ValueFault::Range { .. }) => {
-                self.stored.extend(stored(data, bytes));
-                Ok(())
-            }
-        }
+    #[inline(always)]
+    fn is_beyond(self, low: Self, span: Self) -> bool {
+        self.wrapping_sub(low) as u32 > span as u32
     }
 
-    /// How many entries there are.
-    pub(super) fn len(&self) -> usize {
-        self.tokens.len()
+    #[inline(always)]
+    fn widen(self) -> i64 {
+        i64::from(self)
+    }
+}
+
+impl Stored for i64 {
+    #[inline(always)]
+    fn cut(bound: i64) -> Self {
+        bound
     }
 
-    /// Puts down the entries that `indices` name, all of which must be below [`Dictionary::len`].
-    #[inline]
-    pub(super) fn gather<T: Token>(&self, indices: &[u32], out: &mut [T]) -> Result<(), ValueFault> {
-        if !self.stored.is_empty() {
-            let values = indices.iter().map(|index| self.stored.get(*index as usize).copied().unwrap_or_default());
-            return self.domain.put(out, values);
-        }
-        let tokens = self.tokens.as_slice();
-        for (token, index) in out.iter_mut().zip(indices) {
-            *token = T::of(i64::from(tokens.get(*index as usize).copied().unwrap_or_default()));
-        }
-        Ok(())
+    #[inline(always)]
+    fn is_beyond(self, low: Self, span: Self) -> bool {
+        self.wrapping_sub(low) as u64 > span as u64
     }
 
-    /// Fills `out` with one entry.
-    pub(super) fn repeat<T: Token>(&self, index: u32, out: &mut [T]) -> Result<(), ValueFault> {
-        let mut token = [T::default()];
-        self.gather(&[index], &mut token)?;
-        out.fill(token[0]);
-        Ok(())
+    #[inline(always)]
+    fn widen(self) -> i64 {
+        self
+    }
+}
+
+/// [`Domain::put`], compiled for each kind of processor.
+struct Put<'a, T, I> {
+    domain: Domain,
+    out: &'a mut [T],
+    values: I,
+}
+
+impl<T: Token, V: Stored, I: Iterator<Item = V> + Clone> Kernel for Put<'_, T, I> {
+    type Out = Result<(), ValueFault>;
+
+    #[inline(always)]
+    fn run(self) -> Self::Out {
+        self.domain.put(self.out, self.values)
     }
 }
 
 /// Stored values as they lie in the bytes.
-fn stored(data: &[u8], bytes: u8) -> impl Iterator<Item = i64> + Clone {
+pub(super) fn stored(data: &[u8], bytes: u8) -> impl Iterator<Item = i64> + Clone {
     data.chunks_exact(usize::from(bytes.max(1))).map(|value| {
         match (value.first_chunk::<8>(), value.first_chunk::<4>()) {
             (Some(value), _) => i64::from_le_bytes(*value),
@@ -212,9 +236,10 @@ fn stored(data: &[u8], bytes: u8) -> impl Iterator<Item = i64> + Clone {
 /// Values one after another.
 #[derive(Debug)]
 pub(super) struct Plain<'a> {
-    data: &'a [u8],
-    bytes: u8,
-    domain: Domain,
+    pub(super) data: &'a [u8],
+    pub(super) bytes: u8,
+    pub(super) domain: Domain,
+    pub(super) cpu: Cpu,
 }
 
 impl Plain<'_> {
@@ -228,20 +253,17 @@ impl Plain<'_> {
         Ok(now)
     }
 
-    fn read<T: Token>(&mut self, out: &mut [T]) -> Result<(), ValueFault> {
-        let (domain, bytes) = (self.domain, self.bytes);
+    pub(super) fn read<T: Token>(&mut self, out: &mut [T]) -> Result<(), ValueFault> {
+        let (domain, bytes, cpu) = (self.domain, self.bytes, self.cpu);
         let now = self.take(out.len() as u64)?;
         if bytes == 8 {
             let (values, _) = now.as_chunks::<8>();
-            return domain.put(out, values.iter().map(|value| i64::from_le_bytes(*value)));
+            let values = values.iter().map(|value| i64::from_le_bytes(*value));
+            return cpu.run(Put { domain, out, values });
         }
         let (values, _) = now.as_chunks::<4>();
-        let values = values.iter().map(|value| i64::from(i32::from_le_bytes(*value)));
-        if domain.has_all_of_32_bits() {
-            out.iter_mut().zip(values).for_each(|(token, value)| *token = T::of(value));
-            return Ok(());
-        }
-        domain.put(out, values)
+        let values = values.iter().map(|value| i32::from_le_bytes(*value));
+        cpu.run(Put { domain, out, values })
     }
 }
 
@@ -252,6 +274,7 @@ pub(super) struct Split<'a> {
     at: usize,
     bytes: u8,
     domain: Domain,
+    cpu: Cpu,
 }
 
 impl Split<'_> {
@@ -277,11 +300,11 @@ impl Split<'_> {
         if self.bytes == 8 {
             let streams: [&[u8]; 8] = std::array::from_fn(stream);
             let value = move |i: usize| i64::from_le_bytes(std::array::from_fn(|byte| streams[byte][i]));
-            self.domain.put(out, (0..count).map(value))
+            self.cpu.run(Put { domain: self.domain, out, values: (0..count).map(value) })
         } else {
             let streams: [&[u8]; 4] = std::array::from_fn(stream);
-            let value = move |i: usize| i64::from(i32::from_le_bytes(std::array::from_fn(|byte| streams[byte][i])));
-            self.domain.put(out, (0..count).map(value))
+            let value = move |i: usize| i32::from_le_bytes(std::array::from_fn(|byte| streams[byte][i]));
+            self.cpu.run(Put { domain: self.domain, out, values: (0..count).map(value) })
         }
     }
 }
@@ -313,19 +336,19 @@ impl<'a> Values<'a> {
     }
 
     /// A reader of the values in `data`, of which there is at least one.
-    pub(super) fn new(data: &'a [u8], encoding: i32, chunk: &TokenChunk) -> Checked<Self> {
+    pub(super) fn new(data: &'a [u8], encoding: i32, chunk: &TokenChunk, cpu: Cpu) -> Checked<Self> {
         let domain = Domain::of(chunk);
         let bytes = chunk.shape.value_bytes;
         Ok(match encoding {
-            number::PLAIN => Self::Plain(Plain { data, bytes, domain }),
+            number::PLAIN => Self::Plain(Plain { data, bytes, domain, cpu }),
             number::BYTE_STREAM_SPLIT => {
                 if !data.len().is_multiple_of(usize::from(bytes.max(1))) {
                     return Err(flaw!("expected values of {bytes} bytes, found {} bytes", data.len()));
                 }
-                Self::Split(Split { data, at: 0, bytes, domain })
+                Self::Split(Split { data, at: 0, bytes, domain, cpu })
             }
-            number::DELTA_BINARY_PACKED => Self::Delta(Box::new(Delta::new(data, bytes)?), domain),
-            number::PLAIN_DICTIONARY | number::RLE_DICTIONARY => Self::Indices(Box::new(Indices::new(data)?)),
+            number::DELTA_BINARY_PACKED => Self::Delta(Box::new(Delta::new(data, bytes, cpu)?), domain),
+            number::PLAIN_DICTIONARY | number::RLE_DICTIONARY => Self::Indices(Box::new(Indices::new(data, cpu)?)),
             other => return Err(flaw!("expected a known encoding, found number {other}")),
         })
     }
