@@ -329,7 +329,8 @@ class DataLoader:
             of a finite run ``steps`` and ``remainder_tokens`` (that no batch holds); ``documents_cut`` (the share of
             documents that a lane's end cuts, at most); of this loader's reading ``windows``, ``windows_spilled``,
             ``window_bytes`` (the most that windows held in memory), ``chunk_bytes`` (stored, of the row groups asked
-            for); and of all that was read of the dataset ``bytes_read``, ``requests``, ``retries``.
+            for), ``preview_bytes`` (of local files, read for the first batch before its window, and with that again);
+            and of all that was read of the dataset ``bytes_read``, ``requests``, ``retries``.
 
         Example:
             >>> loader.stats()["lanes"]

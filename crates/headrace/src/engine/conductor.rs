@@ -56,6 +56,8 @@ pub struct Counters {
     pub bytes: AtomicU64,
     /// The most bytes that windows held at once, of those in memory.
     pub peak: AtomicU64,
+    /// Bytes that were read for the first batch before its window, and then again with that.
+    pub preview: Arc<AtomicU64>,
 }
 
 /// Leads one rank through a run; lives on a thread of its own.
@@ -151,11 +153,12 @@ impl Conductor {
         if step == self.options.start
             && let Some(windows) = self.supply.preview(&job, needed)?
         {
-            if step + 1 < end {
-                self.supply.plan_ahead(needed)?;
-            }
             let batches = self.assembler.batches(&self.pool, &windows, vec![job])?;
             self.assembler.forget();
+            drop(windows);
+            if step + 1 < end {
+                self.supply.begin(needed)?;
+            }
             return Ok(batches);
         }
         let windows = self.supply.ready(&job, needed, &mut self.assembler)?;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::decode::{Loans, Scratch};
@@ -31,6 +32,8 @@ pub struct Reading {
     pub block: usize,
     /// For large pages.
     pub loans: Arc<Loans>,
+    /// Counts bytes that are read, beside what the store counts.
+    pub counter: Option<Arc<AtomicU64>>,
     /// Stops everything.
     pub cancel: Cancel,
 }
@@ -48,14 +51,18 @@ impl Reading {
         let group = run.index().row_groups[chunk as usize];
         let object = run.index().files[group.file as usize].object.clone();
         let chunk = run.chunk(chunk);
-        ByteStream::new(
+        let stream = ByteStream::new(
             store,
             object,
             chunk.start..chunk.start + chunk.len,
             block as u64,
             ahead,
             self.cancel.clone(),
-        )
+        );
+        match &self.counter {
+            Some(counter) => stream.counted(Arc::clone(counter)),
+            None => stream,
+        }
     }
 }
 

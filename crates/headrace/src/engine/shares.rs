@@ -59,6 +59,7 @@ impl Shares {
             (ready, group) = (many, many / 2);
         }
         let batches = batch.saturating_mul((ready + group) as u64);
+        let most_batches = batch.saturating_mul((SMALL_BATCHES * 3 / 2).max(options.prefetch as u64 + 1));
         // Half of what is left after the batches is for buffers, at most.
         let spare = options.memory.saturating_sub(batches) / 2;
         let block = (spare.saturating_sub(small) / blocks).clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
@@ -67,6 +68,6 @@ impl Shares {
             let purpose = format!("{} batches of {rows} rows and {workers} workers' buffers", ready + group);
             return Err(Error::Memory { purpose, needed: fixed(batches, SMALLEST_BLOCK), available });
         }
-        Ok(Self { block: block as usize, fixed: needed, most_fixed: fixed(batches, LARGEST_BLOCK), ready, group })
+        Ok(Self { block: block as usize, fixed: needed, most_fixed: fixed(most_batches, LARGEST_BLOCK), ready, group })
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cancel::Cancel;
 use crate::error::Result;
@@ -26,6 +27,7 @@ pub struct ByteStream {
     /// Bytes at the front of the first started read that nobody wants.
     unwanted: u64,
     cancel: Cancel,
+    counter: Option<Arc<AtomicU64>>,
 }
 
 impl ByteStream {
@@ -42,7 +44,12 @@ impl ByteStream {
         cancel: Cancel,
     ) -> Self {
         let (next, end) = (range.start, range.end.max(range.start));
-        Self { store, object, next, end, block: block.max(1), ahead, started: VecDeque::new(), unwanted: 0, cancel }
+        Self { store, object, next, end, block: block.max(1), ahead, started: VecDeque::new(), unwanted: 0, cancel, counter: None }
+    }
+
+    /// Adds the bytes of each read that is started to a counter.
+    pub fn counted(self, counter: Arc<AtomicU64>) -> Self {
+        Self { counter: Some(counter), ..self }
     }
 
     /// Bytes that [`Self::fill`] has not handed out yet.
@@ -61,6 +68,9 @@ impl ByteStream {
             let fetch = self.store.fetch(&self.object, self.next..self.next + len);
             self.started.push_back((fetch, len));
             self.next += len;
+            if let Some(counter) = &self.counter {
+                counter.fetch_add(len, Ordering::Relaxed);
+            }
         }
     }
 
