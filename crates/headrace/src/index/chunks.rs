@@ -20,10 +20,18 @@ pub(crate) const LARGEST: u64 = 1 << 30;
 const BLOCK: u64 = 1 << 20;
 const AHEAD_REMOTE: usize = 3;
 
+/// Bytes read at a time of a local file of which only lengths are wanted: little more than the decoder asks for at the
+/// front of a page, for the rest is skipped. A remote store answers sooner with a whole block than with two parts.
+const BLOCK_LENGTHS: u64 = 32 << 10;
+
 /// A stretch of a file, read from its start to its end with reads of a fit size.
 pub(crate) fn stream(store: &Arc<dyn Store>, object: &Object, start: u64, len: u64, cancel: &Cancel) -> ByteStream {
+    stream_by(BLOCK, store, object, start, len, cancel)
+}
+
+fn stream_by(block: u64, store: &Arc<dyn Store>, object: &Object, start: u64, len: u64, cancel: &Cancel) -> ByteStream {
     let ahead = if store.is_remote() { AHEAD_REMOTE } else { 0 };
-    ByteStream::new(Arc::clone(store), object.clone(), start..start + len, BLOCK, ahead, cancel.clone())
+    ByteStream::new(Arc::clone(store), object.clone(), start..start + len, block, ahead, cancel.clone())
 }
 
 /// Reads chunks one after another, and keeps its buffers between them.
@@ -66,7 +74,9 @@ impl ChunkReader {
         cancel: &Cancel,
         sink: &mut dyn TokenSink,
     ) -> Result<()> {
-        let mut stream = stream(store, object, chunk.start, chunk.len, cancel);
+        let values = store.is_remote() || sink.wants(0..chunk.levels);
+        let block = if values { BLOCK } else { BLOCK_LENGTHS };
+        let mut stream = stream_by(block, store, object, chunk.start, chunk.len, cancel);
         self.buffer.clear();
         let mut fill = |buffer: &mut Vec<u8>, skip: usize, want: usize| {
             stream.skip(skip as u64);

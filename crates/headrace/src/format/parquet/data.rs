@@ -9,11 +9,16 @@ use super::decoder::{ChunkDecoder, in_page};
 use super::dictionary::Dictionary;
 use super::documents::{Batch, LevelFault, Levels, row_of};
 use super::flaw::{Flaw, flaw};
+use super::front::Front;
 use super::levels::{Runs, from_bit_packed, level_width};
-use super::page::{MAX_HEADER_BYTES, PageKind, parse_header};
+use super::page::{MAX_HEADER_BYTES, PageHeader, PageKind, parse_header};
 use super::sink::{PageValues, Pull, TokenSink, TokensMut, Unwanted};
 use super::values::{Domain, ValueFault, Values, number};
 use crate::error::{Error, Place, Result as Done};
+
+/// What is first read, and first decompressed, of a page of which only the levels are wanted: those of some thousand
+/// documents.
+const FIRST_BYTES: usize = 16 << 10;
 
 /// Why a page could not be read.
 pub(super) enum Fault {
@@ -50,6 +55,16 @@ struct DataPage<'a> {
 }
 
 impl ChunkDecoder {
+    /// Whether the dictionary, a page of which is there, is to be read.
+    pub(super) fn wants_dictionary(&mut self, sink: &mut dyn TokenSink) -> Result<bool, Fault> {
+        if self.has_dictionary || self.counts.levels > 0 {
+            return Err(flaw!("expected one dictionary page before all data pages, found another").into());
+        }
+        self.unwanted = !sink.wants(0..self.chunk.levels);
+        self.has_dictionary = self.unwanted;
+        Ok(!self.unwanted)
+    }
+
     /// Reads the dictionary.
     pub(super) fn dictionary_page(
         &mut self,
@@ -57,21 +72,14 @@ impl ChunkDecoder {
         size: usize,
         entries: u64,
         encoding: i32,
-        sink: &mut dyn TokenSink,
     ) -> Result<(), Fault> {
-        if self.has_dictionary || self.counts.levels > 0 {
-            return Err(flaw!("expected one dictionary page before all data pages, found another").into());
-        }
-        self.has_dictionary = true;
-        self.unwanted = !sink.wants(0..self.chunk.levels);
-        if self.unwanted {
-            return Ok(());
-        }
         if !matches!(encoding, number::PLAIN | number::PLAIN_DICTIONARY) {
             return Err(Fault::Unsupported(format!("a dictionary of encoding {encoding}")));
         }
         let data = decompress(&mut self.codecs, self.chunk.codec, bytes, size, &mut self.body)?;
-        Ok(self.dictionary.load(data, entries, Domain::of(&self.chunk), self.chunk.narrow, self.cpu)?)
+        self.dictionary.load(data, entries, Domain::of(&self.chunk), self.chunk.narrow, self.cpu)?;
+        self.has_dictionary = true;
+        Ok(())
     }
 
     /// Decompresses the page at the front of `input`: bytes that it takes, and that it has once decompressed.
@@ -99,6 +107,26 @@ impl ChunkDecoder {
         Ok((whole, header.uncompressed))
     }
 
+    /// Checks a data page's number of levels, and that its encoding is known if any of its tokens is wanted; whether
+    /// one is.
+    pub(super) fn wants_page(&self, count: u64, encoding: i32, sink: &mut dyn TokenSink) -> Result<bool, Fault> {
+        let left = self.chunk.levels - self.counts.levels;
+        if count > left {
+            let all = self.chunk.levels;
+            return Err(flaw!("expected {left} more levels of the column chunk's {all}, found {count}").into());
+        }
+        let first = self.counts.tokens;
+        let wanted = count > 0 && sink.wants(first..first + count);
+        if wanted && self.unwanted {
+            let what = "tokens were asked for of a chunk of which none was wanted".to_owned();
+            return Err(Fault::Error(Error::Internal(what)));
+        }
+        if wanted && !Values::knows(encoding) {
+            return Err(Fault::Unsupported(format!("values of encoding {encoding}")));
+        }
+        Ok(wanted)
+    }
+
     /// Reads a version 1 page, whose levels are compressed with its values.
     pub(super) fn data_v1(
         &mut self,
@@ -108,14 +136,15 @@ impl ChunkDecoder {
         body: &mut Vec<u8>,
         sink: &mut dyn TokenSink,
     ) -> Result<(), Fault> {
+        let data = decompress(&mut self.codecs, self.chunk.codec, bytes, size, body)?;
+        self.split_v1(data, kind, true, sink)
+    }
+
+    /// Takes a version 1 page apart, of which `data` is all or, without values, the levels at least.
+    fn split_v1(&mut self, data: &[u8], kind: PageKind, wanted: bool, sink: &mut dyn TokenSink) -> Result<(), Fault> {
         let PageKind::DataV1 { levels: count, encoding, def_encoding, rep_encoding } = kind else {
             return Ok(());
         };
-        let wanted = self.check_count(count, encoding, sink)?;
-        if count == 0 {
-            return Ok(());
-        }
-        let data = decompress(&mut self.codecs, self.chunk.codec, bytes, size, body)?;
         let width = level_width(self.chunk.shape.max_def);
         let (rep, data) = levels_v1(data, rep_encoding, 1, count, "repetition levels")?;
         let (def, values) = levels_v1(data, def_encoding, width, count, "definition levels")?;
@@ -135,41 +164,76 @@ impl ChunkDecoder {
         let PageKind::DataV2 { levels: count, rows, encoding, def_bytes, rep_bytes, is_compressed, .. } = kind else {
             return Ok(());
         };
-        let wanted = self.check_count(count, encoding, sink)?;
-        let level_bytes = rep_bytes + def_bytes;
-        let (Some(size), Some((levels, packed))) = (size.checked_sub(level_bytes), bytes.split_at_checked(level_bytes))
-        else {
-            let (most, found) = (size.min(bytes.len()), level_bytes);
-            return Err(flaw!("expected at most {most} bytes of levels, found {found}").into());
-        };
+        let level_bytes = check_levels_v2(bytes.len(), size, rep_bytes, def_bytes)?;
+        let (levels, packed) = bytes.split_at(level_bytes);
         let (rep, def) = levels.split_at(rep_bytes);
-        let values = match (wanted, is_compressed) {
-            (false, _) => None,
-            (true, true) => Some(decompress(&mut self.codecs, self.chunk.codec, packed, size, body)?),
-            (true, false) if packed.len() == size => Some(packed),
-            (true, false) => return Err(flaw!("expected {size} bytes of values, found {}", packed.len()).into()),
+        let size = size - level_bytes;
+        let values = match is_compressed {
+            true => decompress(&mut self.codecs, self.chunk.codec, packed, size, body)?,
+            false if packed.len() == size => packed,
+            false => return Err(flaw!("expected {size} bytes of values, found {}", packed.len()).into()),
         };
-        self.deliver(DataPage { count, rep, def, values, encoding, rows: Some(rows) }, sink)
+        self.deliver(DataPage { count, rep, def, values: Some(values), encoding, rows: Some(rows) }, sink)
     }
 
-    /// Checks a data page's number of levels, and that its encoding is known if any of its tokens is wanted; whether
-    /// one is.
-    fn check_count(&self, count: u64, encoding: i32, sink: &mut dyn TokenSink) -> Result<bool, Fault> {
-        let left = self.chunk.levels - self.counts.levels;
-        if count > left {
-            let all = self.chunk.levels;
-            return Err(flaw!("expected {left} more levels of the column chunk's {all}, found {count}").into());
+    /// Reads the levels of a page of which no tokens are wanted, and of which `there` is the front or all: how many
+    /// of its bytes are needed, if they are more than those.
+    pub(super) fn levels_alone(
+        &mut self,
+        there: &[u8],
+        header: &PageHeader,
+        front: &mut Vec<u8>,
+        sink: &mut dyn TokenSink,
+    ) -> Result<Option<usize>, Fault> {
+        let PageHeader { kind, compressed, uncompressed: size, .. } = *header;
+        match kind {
+            PageKind::DataV1 { levels: 0, .. } | PageKind::Dictionary { .. } | PageKind::Other => Ok(None),
+            PageKind::DataV2 { levels: count, rows, encoding, def_bytes, rep_bytes, .. } => {
+                let level_bytes = check_levels_v2(compressed, size, rep_bytes, def_bytes)?;
+                let Some(levels) = there.get(..level_bytes) else { return Ok(Some(level_bytes)) };
+                let (rep, def) = levels.split_at(rep_bytes);
+                self.deliver(DataPage { count, rep, def, values: None, encoding, rows: Some(rows) }, sink)?;
+                Ok(None)
+            }
+            PageKind::DataV1 { levels: count, def_encoding, rep_encoding, .. } => {
+                let codec = self.chunk.codec;
+                if codec::name(codec).is_none() {
+                    return Err(Fault::Unsupported(format!("compression codec {codec}")));
+                }
+                let least = compressed.min(FIRST_BYTES);
+                if there.len() < least {
+                    return Ok(Some(least));
+                }
+                let width = level_width(self.chunk.shape.max_def);
+                let sections = [(rep_encoding, 1), (def_encoding, width)];
+                // These begin again at once; of others a block or so is decompressed in any case.
+                let is_cheap = matches!(codec, codec::number::NONE | codec::number::SNAPPY);
+                let mut wanted = size.min(if is_cheap { 64 } else { FIRST_BYTES });
+                loop {
+                    front.resize(wanted, 0);
+                    let sound = codec != codec::number::NONE || compressed == size;
+                    match self.fronts.make(codec, there, size, front) {
+                        Front::Made if sound => {}
+                        Front::More if sound && there.len() < compressed => {
+                            return Ok(Some(there.len().saturating_mul(4).clamp(least, compressed)));
+                        }
+                        // Damage, or a codec without a front.
+                        _ if there.len() < compressed => return Ok(Some(compressed)),
+                        _ => {
+                            let data = decompress(&mut self.codecs, codec, there, size, front)?;
+                            self.split_v1(data, kind, false, sink)?;
+                            return Ok(None);
+                        }
+                    }
+                    let needed = front_len(front, sections, count).min(size);
+                    if needed <= wanted {
+                        self.split_v1(front, kind, false, sink)?;
+                        return Ok(None);
+                    }
+                    wanted = needed;
+                }
+            }
         }
-        let first = self.counts.tokens;
-        let wanted = count > 0 && sink.wants(first..first + count);
-        if wanted && self.unwanted {
-            let what = "tokens were asked for of a chunk of which none was wanted".to_owned();
-            return Err(Fault::Error(Error::Internal(what)));
-        }
-        if wanted && !Values::knows(encoding) {
-            return Err(Fault::Unsupported(format!("values of encoding {encoding}")));
-        }
-        Ok(wanted)
     }
 
     /// Hands a data page's documents to the sink, batch by batch.
@@ -314,6 +378,34 @@ fn decompress<'a>(
         return Ok(bytes);
     }
     Ok(codecs.decompress(codec, bytes, size, body)?)
+}
+
+/// Checks that a version 2 page's levels lie within it: their bytes.
+fn check_levels_v2(compressed: usize, size: usize, rep_bytes: usize, def_bytes: usize) -> Result<usize, Fault> {
+    let (most, found) = (size.min(compressed), rep_bytes + def_bytes);
+    if found > most {
+        return Err(flaw!("expected at most {most} bytes of levels, found {found}").into());
+    }
+    Ok(found)
+}
+
+/// How many bytes of a version 1 page its levels take, as far as the front of the page tells.
+///
+/// Sections are given by their encoding and the width of a level.
+fn front_len(front: &[u8], sections: [(i32, u32); 2], count: u64) -> usize {
+    let mut end = 0_usize;
+    for (encoding, width) in sections {
+        if encoding == number::BIT_PACKED {
+            let bytes = count.saturating_mul(u64::from(width)).div_ceil(8);
+            end = end.saturating_add(usize::try_from(bytes).unwrap_or(usize::MAX));
+            continue;
+        }
+        let Some(len) = front.get(end..).and_then(|rest| rest.first_chunk::<4>()) else {
+            return end.saturating_add(4);
+        };
+        end = end.saturating_add(4).saturating_add(u32::from_le_bytes(*len) as usize);
+    }
+    end
 }
 
 /// Splits off a version 1 page's levels: runs that follow their own length, or bits packed the old way.

@@ -1,6 +1,7 @@
 //! The streaming decoder of a token column's chunk: bytes in, documents out, page by page.
 //!
-//! It reads every page of a chunk and checks each count that it meets against what is there. Memory is bounded by
+//! It reads every page of a chunk of which its sink wants tokens, only the levels of others, and checks each count that
+//! it meets against what is there. Checksums are compared for pages that are read whole. Memory is bounded by
 //! [`Limits::page_bytes`] and by batches of fixed size, whatever the data declares. What it does not know (an
 //! encoding or codec that came later) it names in [`Unsupported`]; [`super::fallback`] then goes on from
 //! where it stopped.
@@ -11,6 +12,7 @@ use super::data::Fault;
 use super::dictionary::Dictionary;
 use super::documents::{Batch, Counts};
 use super::flaw::{Flaw, flaw};
+use super::front::Fronts;
 use super::page::{MAX_HEADER_BYTES, PageHeader, PageKind, parse_header};
 use super::{TokenChunk, TokenSink};
 use crate::error::{Error, Place, Result};
@@ -80,8 +82,11 @@ pub struct ChunkDecoder {
     pub(super) unwanted: bool,
     pub(super) dictionary: Dictionary,
     pub(super) codecs: Codecs,
+    pub(super) fronts: Fronts,
     /// The current page, decompressed.
     pub(super) body: Vec<u8>,
+    /// The front of a page of which only the levels are wanted.
+    pub(super) front: Vec<u8>,
     pub(super) batch: Batch,
 }
 
@@ -100,6 +105,8 @@ impl ChunkDecoder {
             unwanted: false,
             dictionary: Dictionary::default(),
             codecs: Codecs::default(),
+            fronts: Fronts::default(),
+            front: Vec::new(),
             body: Vec::new(),
             batch: Batch::default(),
         }
@@ -218,10 +225,37 @@ impl ChunkDecoder {
             )
             .into());
         }
+        let unread = match kind {
+            PageKind::Other => true,
+            PageKind::Dictionary { .. } => !self.wants_dictionary(sink)?,
+            PageKind::DataV1 { .. } | PageKind::DataV2 { .. } => false,
+        };
+        if unread {
+            return Ok(Step::Page(whole));
+        }
         let needed = compressed.max(uncompressed) as u64;
         if needed > self.limits.page_bytes {
             let purpose = format!("a page of {}", self.place);
             return Err(Fault::Error(Error::Memory { purpose, needed, available: self.limits.page_bytes }));
+        }
+        let wanted = match kind {
+            PageKind::DataV1 { levels, encoding, .. } | PageKind::DataV2 { levels, encoding, .. } => {
+                self.wants_page(levels, encoding, sink)?
+            }
+            _ => true,
+        };
+        if !wanted {
+            let there = &input[header_len..input.len().min(whole)];
+            let mut front = std::mem::take(&mut self.front);
+            let done = self.levels_alone(there, &header, &mut front, sink);
+            // It may be as long as a page, which a page that is decompressed takes already.
+            if front.capacity() <= LARGEST_FRONT {
+                self.front = front;
+            }
+            return Ok(match done? {
+                Some(want) => Step::Want(header_len + want),
+                None => Step::Page(whole),
+            });
         }
         let Some(bytes) = input.get(header_len..whole) else {
             return Ok(Step::Want(whole));
@@ -232,27 +266,23 @@ impl ChunkDecoder {
                 return Err(flaw!("expected the checksum {wanted:08x}, found {found:08x}").into());
             }
         }
-        match kind {
-            PageKind::Other => {}
-            PageKind::Dictionary { values, encoding } => {
-                self.dictionary_page(bytes, uncompressed, values, encoding, sink)?;
-            }
-            PageKind::DataV1 { .. } => {
-                let mut body = std::mem::take(&mut self.body);
-                let done = self.data_v1(bytes, uncompressed, kind, &mut body, sink);
-                self.body = body;
-                done?;
-            }
-            PageKind::DataV2 { .. } => {
-                let mut body = std::mem::take(&mut self.body);
-                let done = self.data_v2(bytes, uncompressed, kind, &mut body, sink);
-                self.body = body;
-                done?;
-            }
+        if let PageKind::Dictionary { values, encoding } = kind {
+            self.dictionary_page(bytes, uncompressed, values, encoding)?;
+            return Ok(Step::Page(whole));
         }
+        let mut body = std::mem::take(&mut self.body);
+        let done = match kind {
+            PageKind::DataV1 { .. } => self.data_v1(bytes, uncompressed, kind, &mut body, sink),
+            _ => self.data_v2(bytes, uncompressed, kind, &mut body, sink),
+        };
+        self.body = body;
+        done?;
         Ok(Step::Page(whole))
     }
 }
+
+/// Bytes of a front that are kept between pages. Scope: a decoder.
+const LARGEST_FRONT: usize = 256 << 10;
 
 /// The error for a flaw in the page at byte `at` of the file.
 pub(super) fn in_page(place: &Place, at: u64, Flaw(what): Flaw, row: Option<u64>) -> Error {

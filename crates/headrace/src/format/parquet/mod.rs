@@ -18,6 +18,7 @@ mod documents;
 pub mod fallback;
 mod flaw;
 pub mod footer;
+mod front;
 mod indices;
 mod levels;
 mod page;

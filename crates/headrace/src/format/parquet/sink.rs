@@ -11,7 +11,7 @@ pub trait TokenSink {
     /// Tokens are numbered from the chunk's first on. How many a page holds shows only in its levels, so that the end
     /// of the range is an upper bound. If none is wanted, the page's values are neither read nor decompressed nor
     /// decoded, and its documents come without them. Asked for the whole chunk before a dictionary page is decoded:
-    /// if nothing is wanted then, nothing may be wanted later.
+    /// if nothing is wanted then, nothing may be wanted later. It may be asked more than once for the same page.
     fn wants(&mut self, tokens: Range<u64>) -> bool;
 
     /// The documents of a page, or of a part of one.

@@ -5,9 +5,11 @@ mod damage;
 
 mod files;
 mod pages;
+mod pulls;
 
 use std::ops::Range;
 
+use super::cpu::Cpu;
 use super::{
     ChunkDecoder, Delivered, Limits, PageValues, Progress, TokenChunk, TokenSink, TokensMut, Unsupported, fallback,
 };
@@ -87,7 +89,18 @@ fn decode_to(
     steps: &[usize],
     sink: &mut dyn TokenSink,
 ) -> Result<Option<Unsupported>> {
-    let mut decoder = ChunkDecoder::new(LIMITS);
+    decode_on(Cpu::detect(), chunk, bytes, steps, sink)
+}
+
+/// The same, as a kind of processor does it.
+fn decode_on(
+    cpu: Cpu,
+    chunk: &TokenChunk,
+    bytes: &[u8],
+    steps: &[usize],
+    sink: &mut dyn TokenSink,
+) -> Result<Option<Unsupported>> {
+    let mut decoder = ChunkDecoder::new(LIMITS).with_cpu(cpu);
     decoder.begin(chunk, place());
     let (mut start, mut end) = (0, 0);
     let mut steps = steps.iter().cycle();
