@@ -60,7 +60,7 @@ def converted(data: Data, loader: str) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     result = run(data, "convert", loader)
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     result |= {"bytes": size if result["seconds"] is not None else None, "versions": versions}
     # Written last: a folder without it is made anew.
     note.write_text(json.dumps(result))

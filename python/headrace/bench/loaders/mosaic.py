@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import streaming
+import torch
 
 from headrace.bench.data import flat_tokens
 from headrace.bench.job import BATCH, SEED, SEQ_LEN, Place
@@ -31,6 +32,11 @@ def convert(place: Place) -> None:
                 writer.write({"tokens": row})
 
 
+def _stack(rows: list[dict[str, np.ndarray[Any, Any]]]) -> dict[str, torch.Tensor]:
+    """What PyTorch's own collating does, but for its look at each row, and its warning that rows are read-only."""
+    return {"tokens": torch.from_numpy(np.stack([row["tokens"] for row in rows]))}
+
+
 class Loader:
     """A StreamingDataset below a StreamingDataLoader, whose batches are PyTorch's."""
 
@@ -40,7 +46,12 @@ class Loader:
             local=str(place.copy / "mds"), shuffle=True, shuffle_seed=SEED, batch_size=BATCH
         )
         self.loader = streaming.StreamingDataLoader(
-            dataset, batch_size=BATCH, num_workers=WORKERS, drop_last=True, persistent_workers=WORKERS > 0
+            dataset,
+            batch_size=BATCH,
+            num_workers=WORKERS,
+            collate_fn=_stack,
+            drop_last=True,
+            persistent_workers=WORKERS > 0,
         )
         if state:
             self.loader.load_state_dict(state)
