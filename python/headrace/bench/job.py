@@ -67,7 +67,7 @@ class Loader(Protocol):
 class Module(Protocol):
     """What a module in `headrace.bench.loaders` holds. `convert` may be missing."""
 
-    def Loader(self, place: Place, state: Any, /) -> Loader:  # noqa: N802
+    def Loader(self, place: Place, state: Any, /) -> Loader:
         """Open it. Clocks run from here on."""
         ...
 

@@ -34,7 +34,7 @@ def loaders_table(results: dict[str, dict[str, Any]], documents: int) -> str:
         "documents/s converting",
         "Mtokens/s",
         "spread",
-        "headrace is faster",
+        "headrace / this",
         "cores",
         "CPU ns/token",
         "peak memory, MiB",
@@ -68,7 +68,7 @@ def _row(name: str, result: dict[str, Any], base: float | None, documents: int, 
         "" if seconds is None else f"{documents / seconds:,.0f}",
         f"{result['tokens_per_second'] / 1e6:,.1f}",
         f"{result['spread']:.0%}",
-        f"{base / result['tokens_per_second']:.2f} x" if base else "",
+        f"{base / result['tokens_per_second']:.2f}" if base else "",
         f"{result['cores']:.2f}",
         f"{result['cpu_ns_per_token']:.2f}",
         f"{(result['memory_bytes'] - result['memory_before_bytes']) / MIB:,.0f}",
@@ -87,10 +87,16 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         max(len(cell) for cell, note in zip(column, ["", *noted], strict=True) if not (note and cell == note))
         for column in zip(head, *rows, strict=True)
     ]
-    lines = [_line(head, widths), "|" + "|".join([" " + "-" * widths[0] + " ", *(" " + "-" * (w - 1) + ": " for w in widths[1:])]) + "|"]
+    lines = [
+        _line(head, widths),
+        "|" + "|".join([" " + "-" * widths[0] + " ", *(" " + "-" * (w - 1) + ": " for w in widths[1:])]) + "|",
+    ]
     return "\n".join([*lines, *(_line(row, widths) for row in rows)])
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    aligned = [cells[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))]
+    aligned = [
+        cells[0].ljust(widths[0]),
+        *(cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)),
+    ]
     return "| " + " | ".join(aligned) + " |"

@@ -1,6 +1,6 @@
 """Loaders that give packed rows of tokens, one beside the other.
 
-    python -m headrace.bench tokens DATA --loaders headrace,hf,hf-stream,mosaic,litdata-tokens,litdata-parquet,grain,memmap
+    python -m headrace.bench tokens DATA --loaders headrace,hf,memmap
 
 DATA is a folder for the data that it makes, once, and for what loaders make of that. docs/benchmark.md says what is
 measured, and how.
@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m headrace.bench tokens", description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.bench tokens", description="Time loaders of packed rows of tokens."
+    )
     parser.add_argument("data", type=Path, metavar="DATA", help="folder of the data; what it lacks is made")
     parser.add_argument("--loaders", type=_names, default=list(loaders.NAMES), help=f"of {','.join(loaders.NAMES)}")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds (default: 5)")

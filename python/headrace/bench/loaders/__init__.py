@@ -1,6 +1,6 @@
 """The loaders that are compared, a module each; what they have in common is in `headrace.bench.job`.
 
-A module imports its package at the top, so that its import is no part of what is measured; this one imports none of them.
+A module imports its package at the top, so that importing is no part of what is measured; this one imports none.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Rows lie where they lie: a pass shuffles rows, not documents, and cuts the data at the same places every time.
 """
 
-# pyright: basic, reportMissingImports=false
+# Pyright takes this module itself for the package:
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
 from collections.abc import Iterator
 from typing import Any

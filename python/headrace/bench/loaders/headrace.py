@@ -36,5 +36,5 @@ class Loader:
             yield batch["tokens"]
 
     def state(self) -> Any:
-        """headrace's own."""
+        """A dict of plain values."""
         return self.loader.state_dict()

@@ -11,9 +11,9 @@ formats "numpy" and "torch") takes several times longer.
 from collections.abc import Iterator
 from typing import Any
 
-import datasets
 import numpy as np
 
+import datasets
 from headrace.bench.job import BATCH, COLUMN, SEED, SEQ_LEN, Place
 
 __all__ = ["Loader", "convert"]
@@ -50,9 +50,7 @@ class Loader:
         size, filled = BATCH * SEQ_LEN, 0
         batch = np.empty(size, np.int32)
         used = self.used
-        places = zip(
-            self.chunks[order].tolist(), self.begins[order].tolist(), self.ends[order].tolist(), strict=True
-        )
+        places = zip(self.chunks[order].tolist(), self.begins[order].tolist(), self.ends[order].tolist(), strict=True)
         for document, (chunk, begin, end) in enumerate(places, self.document):
             begin += used
             values = self.values[chunk]

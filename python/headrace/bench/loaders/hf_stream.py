@@ -15,10 +15,10 @@ file after the other (the default fills the buffer from ten files at a time, and
 from collections.abc import Iterator
 from typing import Any
 
-import datasets
 import numpy as np
 import torch  # noqa: F401 # which datasets would import when a stream is opened
 
+import datasets
 from headrace.bench.job import BATCH, COLUMN, SEED, SEQ_LEN, Place
 
 __all__ = ["Loader"]
