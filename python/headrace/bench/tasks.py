@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,7 +21,8 @@ from headrace.bench.processes import memory_bytes
 __all__ = ["TaskError", "converted", "peak_memory", "run"]
 
 LONGEST = 3600.0  # seconds for a task: only a hang takes that long
-SAMPLE = 0.02  # seconds between samples of the memory
+GRACE = 5.0  # seconds for a process to end after its result
+SAMPLE = 0.02  # seconds between looks at a process, and samples of its memory
 
 # Nothing may go to the network or run a pool of threads of its own for arithmetic that no loader does.
 _ENVIRONMENT = {
@@ -44,8 +46,8 @@ def run(data: Data, do: str, loader: str | None = None, *, seconds: float = 0.0)
 
 def peak_memory(data: Data, loader: str, *, seconds: float) -> dict[str, int]:
     """Bytes that a loader and its processes hold at most, and those that they held before anything was opened."""
-    peak, start = _run(data, "memory", loader, seconds, sample=True)[1:]
-    return {"peak": peak, "start": start}
+    result, peak = _run(data, "memory", loader, seconds, sample=True)
+    return {"peak": peak, "before": result["bytes_before"]}
 
 
 def converted(data: Data, loader: str) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def converted(data: Data, loader: str) -> dict[str, Any]:
     return result
 
 
-def _run(data: Data, do: str, loader: str | None, seconds: float, *, sample: bool) -> tuple[Any, int, int]:
+def _run(data: Data, do: str, loader: str | None, seconds: float, *, sample: bool) -> tuple[Any, int]:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as scratch:
         file = Path(scratch) / "task.json"
         task = {
@@ -90,32 +92,36 @@ def _run(data: Data, do: str, loader: str | None, seconds: float, *, sample: boo
                 env=os.environ | _ENVIRONMENT,
                 start_new_session=True,
             )
+        result = file.with_suffix(".result")
         try:
-            peak, start = _watch(process, file.with_suffix(".started")) if sample else (0, 0)
-            process.wait(LONGEST)
-        except subprocess.TimeoutExpired:
-            raise TaskError(f"no result after {LONGEST:,.0f} s") from None
+            peak = _watch(process, result, sample)
         finally:
             _end(process)
-        result = file.with_suffix(".result")
         if not result.exists():
             lines = log.read_text(errors="replace").strip().splitlines() or [f"exit status {process.returncode}"]
             raise TaskError(lines[-1])
-        return json.loads(result.read_text()), peak, start
+        return json.loads(result.read_text()), peak
 
 
-def _watch(process: subprocess.Popen[bytes], started: Path) -> tuple[int, int]:
-    """Sample the memory until the process ends: the most, and what there was when it had imported everything."""
-    peak, start = 0, 0
+def _watch(process: subprocess.Popen[bytes], result: Path, sample: bool) -> int:
+    """Wait until a task has ended; with `sample`, the most memory that it was seen to hold, in bytes.
+
+    A process that has written its result may hang while it ends, as Arrow's threads do when a stream was left in the
+    middle. That is not waited for.
+    """
+    peak = 0
     until = time.monotonic() + LONGEST
-    while process.poll() is None and time.monotonic() < until:
-        memory = memory_bytes(process.pid)
-        if started.exists():
-            peak = max(peak, memory)
-        else:
-            start = memory
+    while process.poll() is None:
+        if time.monotonic() > until:
+            raise TaskError(f"no result after {LONGEST:,.0f} s")
+        if result.exists():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+            break
+        if sample:
+            peak = max(peak, memory_bytes(process.pid))
         time.sleep(SAMPLE)
-    return peak, start
+    return peak
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

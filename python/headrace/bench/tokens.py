@@ -112,7 +112,7 @@ def _compare(data: Data, names: Sequence[str], rounds: int, seconds: float) -> R
         results[name]["resume_exact"] = all(one["exact"] for one in found)
         results[name]["resume_batches_compared"] = found[-1]["compared"]
     for name, memory in each("memory", lambda name: tasks.peak_memory(data, name, seconds=seconds)).items():
-        results[name] |= {"memory_bytes": memory["peak"], "memory_before_bytes": memory["start"]}
+        results[name] |= {"memory_bytes": memory["peak"], "memory_before_bytes": memory["before"]}
 
     timed: list[dict[str, Any]] = []
     limits: list[list[dict[str, Any]]] = []

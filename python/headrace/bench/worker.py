@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import pickle
 import sys
 import time
@@ -18,12 +19,11 @@ import numpy as np
 
 from headrace.bench import loaders
 from headrace.bench.job import BATCH, SEQ_LEN, Module, Place
-from headrace.bench.processes import cpu_seconds
+from headrace.bench.processes import cpu_seconds, memory_bytes
 
 __all__ = ["main"]
 
 AFTER_RESUME = 50  # batches that are compared
-SETTLE = 0.2  # seconds in which the parent sees what imports alone hold
 
 
 def main(file: Path) -> None:
@@ -51,9 +51,7 @@ def main(file: Path) -> None:
             case "resume":
                 result = resume(module, place, Path(task["state"]))
             case "memory":
-                file.with_suffix(".started").touch()
-                time.sleep(SETTLE)
-                result = rate(module, place, task["seconds"])
+                result = {"bytes_before": memory_bytes(os.getpid())} | rate(module, place, task["seconds"])
             case _:
                 result = rate(module, place, task["seconds"])
     file.with_suffix(".result").write_text(json.dumps(result))
