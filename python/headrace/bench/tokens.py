@@ -145,7 +145,7 @@ def _print(data: Data, results: Results, limits: Sequence[dict[str, Any]], argum
     )
     print(
         f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, "
-        f"headrace {headrace.__version__}; medians of {arguments.rounds} rounds.\n"
+        f"headrace {headrace.__version__}; medians over the rounds, of which there were {arguments.rounds}.\n"
     )
     print(loaders_table(results, data.documents))
     print()

@@ -36,7 +36,7 @@ def main(file: Path) -> None:
         epochs=1 if task["do"] in ("account", "resume") else None,
     )
     if task["do"] == "limits":
-        from headrace.bench import limits  # and with it pyarrow, which most loaders do without
+        from headrace.bench import limits  # and with it pyarrow, which most loaders do without here
 
         result: Any = limits.measure(place, task["seconds"])
     else:
@@ -59,8 +59,11 @@ def main(file: Path) -> None:
 
 def convert(module: Module, place: Place) -> dict[str, Any]:
     """Convert the data; how long it took, in seconds. A loader that converts nothing takes None."""
+    from headrace.bench.data import flat_tokens
+
     if not hasattr(module, "convert"):
         return {"seconds": None, "cpu_seconds": None}
+    next(flat_tokens(place.files))  # pyarrow imports pandas with the first array
     begin, cpu = time.perf_counter(), cpu_seconds()
     module.convert(place)
     return {"seconds": time.perf_counter() - begin, "cpu_seconds": cpu_seconds() - cpu}

@@ -17,7 +17,7 @@ from headrace.bench.job import BATCH, SEED, SEQ_LEN, Place
 
 __all__ = ["Loader", "convert"]
 
-THREADS = 0
+THREADS = 0  # two were slower: what they do is Python, one at a time
 
 
 def convert(place: Place) -> None:
