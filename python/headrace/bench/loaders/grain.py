@@ -1,6 +1,9 @@
 """Grain over a flat token file, mapped into memory.
 
 Rows lie where they lie: a pass shuffles rows, not documents, and cuts the data at the same places every time.
+
+From the Parquet files themselves (ParquetIterDataset for each, InterleaveIterDataset, a WindowShuffleIterDataset of
+10,000 documents, packed by a generator) it took about ten times as much CPU time for a token.
 """
 
 # Pyright takes this module itself for the package:
