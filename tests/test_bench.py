@@ -13,6 +13,7 @@ import pytest
 
 from headrace.bench import processes
 from headrace.bench.data import Variant, flat_tokens, prepare
+from headrace.bench.report import loaders_table
 
 BATCH = 32 * 2048  # tokens
 FIELDS = {
@@ -94,6 +95,12 @@ def test_a_missing_peer_is_named_and_skipped_in_sight(run: tuple[str, dict[str, 
     wanted = "skipped: mosaicml-streaming not installed"
     assert wanted in run[0]
     assert run[1]["loaders"]["mosaic"]["skipped"] == wanted
+
+
+def test_a_failure_has_a_row_that_says_why() -> None:
+    lines = loaders_table({"grain": {"failed": "wanted a | b, got " + "c" * 500}}, documents=1).splitlines()
+    assert len({line.count("|") for line in lines}) == 1
+    assert "failed: wanted a / b, got ccc" in lines[2]
 
 
 def test_a_wrong_argument_is_refused(tmp_path: Path) -> None:

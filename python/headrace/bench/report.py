@@ -6,9 +6,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["limits_table", "loaders_table", "summarise"]
+__all__ = ["MIB", "limits_table", "loaders_table", "summarise"]
 
 MIB = 1024**2
+LONGEST_NOTE = 200  # characters
 
 
 def summarise(rounds: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -59,7 +60,8 @@ def limits_table(limits: Sequence[dict[str, Any]]) -> str:
 
 def _row(name: str, result: dict[str, Any], base: float | None, documents: int, width: int) -> list[str]:
     if "tokens_per_second" not in result:
-        return [name, result.get("skipped") or f"failed: {result['failed']}", *[""] * (width - 2)]
+        note = result.get("skipped") or f"failed: {result['failed']}"
+        return [name, note.replace("|", "/")[:LONGEST_NOTE], *[""] * (width - 2)]
     seconds = result["convert_seconds"]
     return [
         name,
