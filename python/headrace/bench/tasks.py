@@ -39,14 +39,14 @@ class TaskError(Exception):
     """A task ended without a result; the message is the last line that it wrote."""
 
 
-def run(data: Data, do: str, loader: str | None = None, *, seconds: float = 0.0) -> Any:
+def run(data: Data, do: str, loader: str | None = None, *, passes: int = 1) -> Any:
     """Run a task of `headrace.bench.worker` and return its result."""
-    return _run(data, do, loader, seconds, sample=False)[0]
+    return _run(data, do, loader, passes, sample=False)[0]
 
 
-def peak_memory(data: Data, loader: str, *, seconds: float) -> dict[str, int]:
+def peak_memory(data: Data, loader: str, *, passes: int) -> dict[str, int]:
     """Bytes that a loader and its processes hold at most, and those that they held before anything was opened."""
-    result, peak = _run(data, "memory", loader, seconds, sample=True)
+    result, peak = _run(data, "memory", loader, passes, sample=True)
     return {"peak": peak, "before": result["bytes_before"]}
 
 
@@ -69,7 +69,7 @@ def converted(data: Data, loader: str) -> dict[str, Any]:
     return result
 
 
-def _run(data: Data, do: str, loader: str | None, seconds: float, *, sample: bool) -> tuple[Any, int]:
+def _run(data: Data, do: str, loader: str | None, passes: int, *, sample: bool) -> tuple[Any, int]:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as scratch:
         file = Path(scratch) / "task.json"
         task = {
@@ -78,7 +78,7 @@ def _run(data: Data, do: str, loader: str | None, seconds: float, *, sample: boo
             "parquet": str(data.parquet),
             "copy": str(data.folder / (loader or "limits")),
             "vocabulary": data.variant.vocabulary,
-            "seconds": seconds,
+            "passes": passes,
             "state": str(data.folder / f"{loader}.state"),
         }
         file.write_text(json.dumps(task))

@@ -30,7 +30,6 @@ __all__ = ["main"]
 T = TypeVar("T")
 Results = dict[str, dict[str, Any]]
 
-LIMIT_SECONDS = 0.3  # of CPU time for each limit in each round
 RESUMES = 3  # at most; their median is shown
 
 
@@ -40,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     variant = Variant(tokens=arguments.tokens, codec=arguments.codec, vocabulary=arguments.vocab)
     _say(f"data: {arguments.data / variant.name}")
     data = prepare(arguments.data, variant)
-    results = _compare(data, arguments.loaders, arguments.rounds, arguments.seconds)
+    results = _compare(data, arguments.loaders, arguments.rounds, arguments.passes)
     limits = results.pop("", {}).get("limits", [])
     _print(data, results, limits, arguments)
     if arguments.json:
@@ -55,17 +54,17 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("data", type=Path, metavar="DATA", help="folder of the data; what it lacks is made")
     parser.add_argument("--loaders", type=_names, default=list(loaders.NAMES), help=f"of {','.join(loaders.NAMES)}")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds (default: 5)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="least duration of a loader's round (default: 4)")
+    parser.add_argument("--passes", type=int, default=1, help="passes over the data in a loader's round (default: 1)")
     parser.add_argument("--tokens", type=float, default=131.0, metavar="MILLIONS", help="size of the data (131)")
     parser.add_argument("--codec", choices=CODECS, default="snappy", help="compression of the Parquet files (snappy)")
     parser.add_argument("--vocab", type=int, choices=VOCABULARIES, default=VOCABULARIES[0], help="token ids (50304)")
     parser.add_argument("--quick", action="store_true", help="a trial: one short round on 4 M tokens")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results to a file")
     arguments = parser.parse_args(argv)
-    if arguments.rounds < 1 or arguments.seconds < 0 or arguments.tokens < 0.2:
-        parser.error("wanted at least one round, no negative seconds, and 0.2 million tokens or more")
+    if arguments.rounds < 1 or arguments.passes < 1 or arguments.tokens < 0.2:
+        parser.error("wanted at least one round, one pass, and 0.2 million tokens or more")
     if arguments.quick:
-        arguments.rounds, arguments.seconds, arguments.tokens = 1, 0.2, 4.0
+        arguments.rounds, arguments.passes, arguments.tokens = 1, 1, 4.0
     return arguments
 
 
@@ -76,7 +75,7 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _compare(data: Data, names: Sequence[str], rounds: int, seconds: float) -> Results:
+def _compare(data: Data, names: Sequence[str], rounds: int, passes: int) -> Results:
     """All that is measured, by loader; limits under the empty name."""
     results: Results = {name: {} for name in names}
     for name in names:
@@ -111,7 +110,7 @@ def _compare(data: Data, names: Sequence[str], rounds: int, seconds: float) -> R
         results[name]["resume_seconds"] = statistics.median(one["seconds"] for one in found)
         results[name]["resume_exact"] = all(one["exact"] for one in found)
         results[name]["resume_batches_compared"] = found[-1]["compared"]
-    for name, memory in each("memory", lambda name: tasks.peak_memory(data, name, seconds=seconds)).items():
+    for name, memory in each("memory", lambda name: tasks.peak_memory(data, name, passes=passes)).items():
         results[name] |= {"memory_bytes": memory["peak"], "memory_before_bytes": memory["before"]}
 
     timed: list[dict[str, Any]] = []
@@ -120,8 +119,8 @@ def _compare(data: Data, names: Sequence[str], rounds: int, seconds: float) -> R
         turn = number % len(names)
         order = [*names[turn:], *names[:turn]]
         what = f"round {number + 1} of {rounds}"
-        timed.append(each(what, lambda name: tasks.run(data, "rate", name, seconds=seconds), order))
-        limits.append(tasks.run(data, "limits", seconds=min(LIMIT_SECONDS, seconds)))
+        timed.append(each(what, lambda name: tasks.run(data, "rate", name, passes=passes), order))
+        limits.append(tasks.run(data, "limits"))
     for name in timed[-1]:
         results[name]["rounds"] = [one[name] for one in timed]
         results[name] |= summarise(results[name]["rounds"])
@@ -145,7 +144,7 @@ def _print(data: Data, results: Results, limits: Sequence[dict[str, Any]], argum
     )
     print(
         f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, "
-        f"headrace {headrace.__version__}; medians over the rounds, of which there were {arguments.rounds}.\n"
+        f"headrace {headrace.__version__}; medians of {arguments.rounds} rounds, {arguments.passes} pass(es) in each.\n"
     )
     print(loaders_table(results, data.documents))
     print()
@@ -171,7 +170,7 @@ def _as_json(
         },
         "job": {"seq_len": SEQ_LEN, "batch": BATCH, "seed": SEED},
         "rounds": arguments.rounds,
-        "seconds": arguments.seconds,
+        "passes": arguments.passes,
         "loaders": results,
         "limits": limits,
     }

@@ -33,12 +33,12 @@ def main(file: Path) -> None:
         parquet=Path(task["parquet"]),
         copy=Path(task["copy"]),
         vocabulary=task["vocabulary"],
-        epochs=1 if task["do"] in ("account", "resume") else None,
+        epochs=1 if task["do"] in ("account", "resume") else task["passes"],
     )
     if task["do"] == "limits":
         from headrace.bench import limits  # and with it pyarrow, which most loaders do without here
 
-        result: Any = limits.measure(place, task["seconds"])
+        result: Any = limits.measure(place)
     else:
         module = loaders.load(task["loader"])
         # What packages need later would otherwise be imported while clocks run.
@@ -51,9 +51,9 @@ def main(file: Path) -> None:
             case "resume":
                 result = resume(module, place, Path(task["state"]))
             case "memory":
-                result = {"bytes_before": memory_bytes(os.getpid())} | rate(module, place, task["seconds"])
+                result = {"bytes_before": memory_bytes(os.getpid())} | rate(module, place, task["passes"])
             case _:
-                result = rate(module, place, task["seconds"])
+                result = rate(module, place, task["passes"])
     file.with_suffix(".result").write_text(json.dumps(result))
 
 
@@ -69,26 +69,28 @@ def convert(module: Module, place: Place) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - begin, "cpu_seconds": cpu_seconds() - cpu}
 
 
-def rate(module: Module, place: Place, seconds: float) -> dict[str, Any]:
-    """Whole epochs, until `seconds` have passed: tokens, wall and CPU seconds from opening to the last batch."""
+def rate(module: Module, place: Place, passes: int) -> dict[str, Any]:
+    """Some passes over the data: tokens, wall and CPU seconds from opening to the last batch.
+
+    One pass is what training does: it meets each page of a mapped file once, and its own memory too.
+    """
     cpu, begin = cpu_seconds(), time.perf_counter()
     loader = module.Loader(place, None)
-    tokens, first, epochs = 0, 0.0, 0
-    while not epochs or time.perf_counter() - begin < seconds:
+    tokens, first = 0, 0.0
+    for number in range(passes):
         before = tokens
         for batch in loader.epoch():
             tokens += _touch(batch)
             first = first or time.perf_counter() - begin
         if tokens == before:
-            raise ValueError(f"wanted at least one batch in epoch {epochs}, got none")
-        epochs += 1
+            raise ValueError(f"wanted at least one batch in pass {number}, got none")
     elapsed = time.perf_counter() - begin
     return {
         "seconds": elapsed,
         "cpu_seconds": cpu_seconds() - cpu,
         "first_batch_seconds": first,
         "tokens": tokens,
-        "epochs": epochs,
+        "passes": passes,
     }
 
 
