@@ -56,6 +56,13 @@ impl Documents {
         Document { row: self.rows[number], start, end: self.ends[number], number }
     }
 
+    /// Which of the chunk's stored tokens is the first at or behind `position`, which lies in a document.
+    pub fn first_stored(&self, document: &Document, position: u64, specials: Specials) -> u64 {
+        let whole = document.end - document.start - specials.added();
+        let own = specials.stored(whole, position - document.start, 1);
+        self.stored(document, own, specials).start
+    }
+
     /// Which of the chunk's stored tokens are those of `range` in a document; that must lie within what is kept.
     pub fn stored(&self, document: &Document, range: Range<u64>, specials: Specials) -> Range<u64> {
         let added = specials.added();
@@ -104,13 +111,26 @@ impl Tokens {
         if range.is_empty() {
             return Some(Stored::I32(&[]));
         }
-        let at = self.stretches.partition_point(|(stretch, _)| stretch.end <= range.start);
-        let (stretch, place) = self.stretches.get(at)?;
-        if range.start < stretch.start || range.end > stretch.end {
-            return None;
+        let (at, end, numbers) = self.place(range.start)?;
+        let count = (range.end - range.start) as usize;
+        if range.end <= end { numbers.get(at..at + count) } else { None }
+    }
+
+    /// Says that tokens from `first` on are about to be read.
+    pub fn prefetch(&self, first: u64) {
+        match self.place(first) {
+            Some((at, _, TokenSlot::U16(numbers))) => numbers.prefetch(at),
+            Some((at, _, TokenSlot::I32(numbers))) => numbers.prefetch(at),
+            None => {}
         }
-        let start = place + (range.start - stretch.start) as usize;
-        self.numbers.as_ref()?.get(start..start + (range.end - range.start) as usize)
+    }
+
+    /// Where a token lies, and which is the first behind it that does not lie there too.
+    fn place(&self, token: u64) -> Option<(usize, u64, &TokenSlot)> {
+        let at = self.stretches.partition_point(|(stretch, _)| stretch.end <= token);
+        let (stretch, place) = self.stretches.get(at)?;
+        let within = token.checked_sub(stretch.start)? as usize;
+        Some((place + within, stretch.end, self.numbers.as_ref()?))
     }
 }
 

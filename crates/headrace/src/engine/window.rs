@@ -325,6 +325,8 @@ pub struct Cursor {
     /// Pieces begun.
     begun: u32,
     piece: Option<Piece>,
+    /// The one after it, looked up ahead so that its tokens are near when they are needed.
+    coming: Option<Piece>,
 }
 
 impl Cursor {
@@ -336,7 +338,7 @@ impl Cursor {
         let slice = directory.slices[number].clone();
         let order = directory.order(run, number, lane);
         let token = directory.plan.span.lane_tokens(lane).start;
-        Ok(Self { lane, token, window: Arc::clone(window), slice, order, begun: 0, piece: None })
+        Ok(Self { lane, token, window: Arc::clone(window), slice, order, begun: 0, piece: None, coming: None })
     }
 
     /// A cursor at a token of a lane's stream.
@@ -383,11 +385,24 @@ impl Cursor {
                 *self = Self::enter(run, windows.holding(self.lane, self.token)?, self.lane)?;
                 continue;
             }
-            let number = self.order.as_ref().map_or(self.begun, |order| order[self.begun as usize]);
-            self.piece = Some(self.window.directory.piece(&self.slice, number));
+            self.piece = self.coming.take().or_else(|| self.look_up(self.begun));
             self.begun += 1;
+            self.coming = self.look_up(self.begun);
+            if let Some(Piece { chunk, document, next, .. }) = &self.coming {
+                let first = self.window.directory.chunks[*chunk].first_stored(document, *next, run.specials());
+                self.window.tokens[*chunk].prefetch(first);
+            }
         }
         self.piece.as_mut().ok_or_else(|| Error::Internal("a cursor without a piece".to_owned()))
+    }
+
+    /// The slice's piece `number`, if it has so many.
+    fn look_up(&self, number: u32) -> Option<Piece> {
+        if number as usize >= self.slice.documents.len() {
+            return None;
+        }
+        let number = self.order.as_ref().map_or(number, |order| order[number as usize]);
+        Some(self.window.directory.piece(&self.slice, number))
     }
 
     /// Goes on by `count` tokens and shows each part of a piece on the way.
