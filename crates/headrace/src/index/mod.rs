@@ -4,7 +4,7 @@ mod build;
 pub mod cache;
 pub(crate) mod chunks;
 mod column;
-mod compact;
+pub(crate) mod compact;
 pub(crate) mod count;
 mod facts;
 mod glob;

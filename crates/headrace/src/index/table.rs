@@ -206,7 +206,7 @@ mod tests {
             len: 1 << 20,
             levels: at << 10,
             rows: at,
-            narrow: at % 2 == 0,
+            narrow: at.is_multiple_of(2),
         };
         let chunk = |at| ChunkFooter { chunk: chunk(at), tokens: Some(at << 9), documents: None };
         let columns = vec![ColumnFooter { name: "tokens".to_owned(), leaf: 0, chunks: (0..1000).map(chunk).collect() }];
