@@ -165,7 +165,9 @@ impl Assembler {
         while lanes.peek().is_some() {
             let part: Vec<LaneTask> = lanes.by_ref().take(share).collect();
             let (run, windows) = (Arc::clone(&self.run), windows.clone());
-            tasks.push(move || part.into_iter().map(|lane| write_lane(&run, &windows, lane)).collect::<Result<Vec<_>>>());
+            tasks.push(move || {
+                part.into_iter().map(|lane| write_lane(&run, &windows, lane)).collect::<Result<Vec<_>>>()
+            });
         }
         Ok(pool.share(tasks)?.into_iter().flatten().collect())
     }

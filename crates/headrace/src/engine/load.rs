@@ -48,7 +48,7 @@ impl Reading {
     fn open(&self, run: &Run, chunk: u32) -> ByteStream {
         let store = Arc::clone(&run.index().store);
         let (block, ahead) = if store.is_remote() { (self.block, BLOCKS_AHEAD) } else { (LOCAL_BLOCK, 0) };
-        let group = run.index().row_groups[chunk as usize];
+        let group = run.index().row_groups.get(chunk as usize);
         let object = run.index().files[group.file as usize].object.clone();
         let chunk = run.chunk(chunk);
         let stream = ByteStream::new(

@@ -24,6 +24,9 @@ mod shares;
 mod supply;
 mod window;
 
+#[cfg(test)]
+mod large;
+
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;

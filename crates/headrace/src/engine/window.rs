@@ -36,7 +36,8 @@ impl WindowLayout {
         let chunks = plan.chunks.iter().map(|chunk| {
             let most = chunk.most_documents(column);
             documents = documents.saturating_add(most);
-            let region = TokenRegion::add(&mut tokens, chunk.most_tokens(column), run.chunk(chunk.chunk).narrow);
+            let region =
+                TokenRegion::add(&mut tokens, chunk.most_tokens(column), column.chunks.is_narrow(chunk.chunk as usize));
             (region, layout.add(most), layout.add(most))
         });
         let chunks = chunks.collect();
@@ -87,7 +88,7 @@ impl ExcerptLayout {
     pub fn new(run: &Run, window: &Window, needs: &[Stretches]) -> Self {
         let mut layout = Layout::new();
         let regions = window.chunks().zip(needs).map(|(chunk, stretches)| {
-            TokenRegion::add(&mut layout, tokens_of(stretches), run.chunk(chunk).narrow)
+            TokenRegion::add(&mut layout, tokens_of(stretches), run.column().chunks.is_narrow(chunk as usize))
         });
         let tokens = regions.collect();
         Self { layout, tokens }

@@ -44,7 +44,18 @@ impl ByteStream {
         cancel: Cancel,
     ) -> Self {
         let (next, end) = (range.start, range.end.max(range.start));
-        Self { store, object, next, end, block: block.max(1), ahead, started: VecDeque::new(), unwanted: 0, cancel, counter: None }
+        Self {
+            store,
+            object,
+            next,
+            end,
+            block: block.max(1),
+            ahead,
+            started: VecDeque::new(),
+            unwanted: 0,
+            cancel,
+            counter: None,
+        }
     }
 
     /// Adds the bytes of each read that is started to a counter.
