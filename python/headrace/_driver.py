@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 from . import _core, _run
-from ._ranks import process_group, resolve_rank
+from ._ranks import resolve_rank
 from .batch import Batch
 from .dataset import PackedDataset
 
@@ -43,8 +43,6 @@ class Driver:
         self.iteration = 0
         """Counts up whenever an iterator that is alive must not go on."""
         self._ranks = (rank, world_size)
-        self._group: tuple[int, int] | None = None
-        """The process group when the rank was looked up."""
         self._loaded: dict[str, Any] | None = None
         self._resolved: tuple[_run.Run, _run.Position] | None = None
         self._moved = False
@@ -58,12 +56,7 @@ class Driver:
 
     def here(self) -> tuple[_run.Run, _run.Position]:
         """The run and where it stands; the rank is looked up again, for a process group may have come or gone since."""
-        group = process_group()
-        if self._feed is not None and self._resolved is not None and group == self._group:
-            # Batches are on their way: the environment is not looked at for each of them.
-            return self._resolved
         rank, world_size = resolve_rank(*self._ranks)
-        self._group = group
         if self._resolved is None or (not self._moved and (rank, world_size) != self._resolved[0].ranks):
             # Nothing was done yet: as if the loader had been made now.
             self._resolved = _run.start(self.dataset, self.given, world_size, rank, self._loaded)

@@ -17,23 +17,16 @@ def resolve_rank(rank: SupportsIndex | None, world_size: SupportsIndex | None) -
         raise ValueError(f"rank and world_size go together, got rank={rank}, world_size={world_size}")
     if rank is not None and world_size is not None:
         return _checked(as_int(rank, "rank"), as_int(world_size, "world_size"), "arguments")
-    if (group := process_group()) is not None:
-        return _checked(*group, "torch.distributed")
+    # Looked up, not imported: a process group can only be there if somebody imported torch.
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return _checked(int(distributed.get_rank()), int(distributed.get_world_size()), "torch.distributed")
     if ("RANK" in os.environ) != ("WORLD_SIZE" in os.environ):
         found, missing = ("RANK", "WORLD_SIZE") if "RANK" in os.environ else ("WORLD_SIZE", "RANK")
         raise ValueError(f"the environment has {found} and not {missing}: they go together")
     if "RANK" in os.environ:
         return _checked(_from_environment("RANK"), _from_environment("WORLD_SIZE"), "environment variables")
     return 0, 1
-
-
-def process_group() -> tuple[int, int] | None:
-    """(rank, ranks) of PyTorch's default process group, if there is one."""
-    # Looked up, not imported: a process group can only be there if somebody imported torch.
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return int(distributed.get_rank()), int(distributed.get_world_size())
 
 
 def default_workers() -> int:
