@@ -31,7 +31,7 @@ class DataLoader:
             shared out among the ranks of a machine that torchrun started (LOCAL_WORLD_SIZE).
         drop_last: accepted; batches are always whole, see `remainder`.
         timeout: seconds to wait for a batch before TimeoutError; 0 waits forever.
-        prefetch_factor: batches that are ready ahead of use, at least; of small ones up to 16 are.
+        prefetch_factor: batches that are ready ahead of use, at least; of small ones up to 8 are.
         global_batch_size: rows of all ranks in a step, a multiple of `world_size`; or a dict from steps to sizes that
             hold from there on, such as ``{0: 64, 1000: 256}``.
         seed: of the order, in ``range(2**64)``; 0 by default.

@@ -68,7 +68,7 @@ pub(super) struct Conductor {
     pool: Arc<Pool>,
     supply: Supply,
     assembler: Assembler,
-    ready: usize,
+    ahead: usize,
     /// Batches that are assembled at once: now, and at most.
     group: (usize, usize),
 }
@@ -82,7 +82,7 @@ impl Conductor {
         Ok(Self {
             supply: Supply::new(&run, &options, &shares, &pool, counters, cancel.clone()),
             assembler: Assembler::new(Arc::clone(&run), batches),
-            ready: shares.ready,
+            ahead: shares.groups_ahead(),
             group: (1, shares.group),
             pool,
             cancel,
@@ -91,13 +91,13 @@ impl Conductor {
         })
     }
 
-    /// How many batches are to be ready ahead of use.
-    pub(super) fn ready_batches(&self) -> usize {
-        self.ready
+    /// How many groups of batches may wait to be taken.
+    pub(super) fn groups_ahead(&self) -> usize {
+        self.ahead
     }
 
     /// Sends batches until the end, a fault, or until nobody listens.
-    pub(super) fn lead(mut self, batches: &Sender<Result<Batch>>) {
+    pub(super) fn lead(mut self, groups: &Sender<Result<Vec<Batch>>>) {
         let end = self.options.steps.end(self.run.rows());
         let end = [end, self.options.stop].into_iter().flatten().min().unwrap_or(u64::MAX);
         let mut step = self.options.start;
@@ -109,13 +109,13 @@ impl Conductor {
             match guarded(|| self.steps(step, end)) {
                 Ok(group) => {
                     step += group.len() as u64;
-                    if group.into_iter().any(|batch| batches.send(Ok(batch)).is_err()) {
+                    if groups.send(Ok(group)).is_err() {
                         return;
                     }
                 }
                 Err(error) => {
                     // Nobody may be listening any more.
-                    drop(batches.send(Err(error)));
+                    drop(groups.send(Err(error)));
                     return;
                 }
             }

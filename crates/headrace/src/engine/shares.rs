@@ -13,7 +13,7 @@ const LARGEST_BLOCK: u64 = 8 << 20;
 const SMALLEST_BLOCK: u64 = 256 << 10;
 /// Where batches are small, up to this many are ready ahead of use and half as many are assembled at once: waking
 /// threads costs more than they do.
-const SMALL_BATCHES: u64 = 16;
+const SMALL_BATCHES: u64 = 8;
 /// All of those hold at most this part of what the budget has to spare.
 const BATCHES_PART: u64 = 32;
 
@@ -69,5 +69,10 @@ impl Shares {
             return Err(Error::Memory { purpose, needed: fixed(batches, SMALLEST_BLOCK), available });
         }
         Ok(Self { block: block as usize, fixed: needed, most_fixed: fixed(most_batches, LARGEST_BLOCK), ready, group })
+    }
+
+    /// Groups that may wait to be taken. Of the one that is taken all but one batch are ready, too.
+    pub fn groups_ahead(&self) -> usize {
+        if self.group == 1 { self.ready } else { (self.ready / self.group - 1).max(1) }
     }
 }
