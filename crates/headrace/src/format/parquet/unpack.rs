@@ -78,11 +78,17 @@ fn unpack_step<const WIDTH: usize>(data: &[u8], out: &mut [u32; STEP]) {
         out.iter_mut().enumerate().for_each(|(i, value)| *value = word >> i & mask);
         return;
     }
-    for (i, value) in out.iter_mut().enumerate() {
-        let bit = i * WIDTH;
-        let at = (bit / 8).min(data.len() - 8);
-        let word = data[at..].first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        *value = (word >> (bit - 8 * at)) as u32 & mask;
+    // Eight values are so many bytes, and as many as a vector holds: in this form they are made in one.
+    let (eights, _) = out.as_chunks_mut::<8>();
+    for (number, eight) in eights.iter_mut().enumerate() {
+        let mut values = [0; 8];
+        for (i, value) in values.iter_mut().enumerate() {
+            let bit = (number * 8 + i) * WIDTH;
+            let at = (bit / 8).min(data.len() - 8);
+            let word = data[at..].first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            *value = (word >> (bit - 8 * at)) as u32 & mask;
+        }
+        *eight = values;
     }
 }
 
