@@ -1,15 +1,16 @@
 //! What every store must do, shown on the local one.
 
 use std::fs;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 
 use crate::cancel::Cancel;
-use crate::error::{Error, StoreFault};
+use crate::error::{Error, Result, StoreFault};
 use crate::store::local::LocalStore;
-use crate::store::{ByteStream, Store};
+use crate::store::{ByteStream, Fetch, Object, Store, Traffic};
 
 fn store() -> (tempfile::TempDir, Arc<dyn Store>) {
     let folder = tempfile::tempdir().expect("folder");
@@ -90,5 +91,68 @@ proptest! {
         seen.append(&mut buffer);
         prop_assert_eq!(seen, wanted);
         prop_assert_eq!(store.traffic().bytes.load(Ordering::Relaxed), wanted.len() as u64);
+    }
+}
+
+/// A local store that says it is far away, so that reads are started ahead of use.
+#[derive(Debug)]
+struct Far(Arc<dyn Store>);
+
+impl Store for Far {
+    fn url(&self) -> &str {
+        self.0.url()
+    }
+
+    fn list(&self, prefix: &str, cancel: &Cancel, found: &mut dyn FnMut(Object)) -> Result<()> {
+        self.0.list(prefix, cancel, found)
+    }
+
+    fn head(&self, path: &str, cancel: &Cancel) -> Result<Object> {
+        self.0.head(path, cancel)
+    }
+
+    fn fetch(&self, object: &Object, range: Range<u64>) -> Fetch {
+        self.0.fetch(object, range)
+    }
+
+    fn put(&self, path: &str, bytes: &[u8], cancel: &Cancel) -> Result<()> {
+        self.0.put(path, bytes, cancel)
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn traffic(&self) -> &Traffic {
+        self.0.traffic()
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_stream_passes_over_what_nobody_wants(
+        len in 0..5000_usize, block in 1..700_u64, ahead in 0..4_usize, far: bool,
+        steps in proptest::collection::vec((0..900_u64, 0..900_usize), 1..20),
+    ) {
+        let (_folder, store) = store();
+        let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+        store.put("x", &bytes, &Cancel::new()).expect("put");
+        let object = store.head("x", &Cancel::new()).expect("head");
+        let reader: Arc<dyn Store> = if far { Arc::new(Far(Arc::clone(&store))) } else { Arc::clone(&store) };
+        let mut stream = ByteStream::new(reader, object, 0..len as u64, block, ahead, Cancel::new());
+        let (mut at, mut most) = (0, 0);
+        for (skip, want) in steps {
+            stream.start();
+            stream.skip(skip);
+            at = (at + skip as usize).min(len);
+            prop_assert_eq!(stream.remaining() as usize, len - at);
+            let mut buffer = Vec::new();
+            stream.fill(&mut buffer, want).expect("fill");
+            prop_assert!(buffer.len() >= want.min(len - at));
+            prop_assert_eq!(&buffer, &bytes[at..at + buffer.len()]);
+            most += buffer.len() as u64 + block;
+            at += buffer.len();
+        }
+        prop_assert!(store.traffic().bytes.load(Ordering::Relaxed) <= most);
     }
 }

@@ -1,9 +1,9 @@
 //! DELTA_BINARY_PACKED: blocks of bit-packed differences, unpacked up to 32 values at a time.
 
-use super::cpu::Cpu;
+use super::cpu::{Cpu, Kernel};
 use super::flaw::{Checked, flaw};
 use super::levels::word_at;
-use super::unpack::{BLOCK, unpack};
+use super::unpack::unpack32;
 
 /// Reads the values of one page.
 #[derive(Debug)]
@@ -72,6 +72,11 @@ impl<'a> Delta<'a> {
         Ok(delta)
     }
 
+    /// Whether values are 32 bits wide.
+    pub(super) fn is_narrow(&self) -> bool {
+        self.narrow
+    }
+
     /// Values not yet handed out.
     pub(super) fn left(&self) -> u64 {
         self.left
@@ -110,23 +115,16 @@ impl<'a> Delta<'a> {
         self.at += bytes;
         self.mini_left -= 32;
         if self.width <= 32 {
-            let mut deltas = [0; BLOCK];
-            unpack(self.cpu, packed, self.width, 32, &mut deltas);
-            for (value, delta) in self.block.iter_mut().zip(deltas) {
-                self.last = self.last.wrapping_add(self.min_delta).wrapping_add(i64::from(delta));
-                *value = self.last;
-            }
+            let Self { cpu, width, last, min_delta, narrow, .. } = *self;
+            self.last = cpu.run(Sums { packed, width, last, min_delta, narrow, out: &mut self.block });
         } else {
             for (i, value) in self.block.iter_mut().enumerate() {
                 let bit = i * self.width as usize;
                 let low = u128::from(word_at(packed, bit / 8)) | u128::from(word_at(packed, bit / 8 + 8)) << 64;
                 let delta = (low >> (bit % 8)) as u64 & (u64::MAX >> (64 - self.width));
                 self.last = self.last.wrapping_add(self.min_delta).wrapping_add(delta as i64);
-                *value = self.last;
+                *value = if self.narrow { i64::from(self.last as i32) } else { self.last };
             }
-        }
-        if self.narrow {
-            self.block.iter_mut().for_each(|value| *value = i64::from(*value as i32));
         }
         self.filled = self.left.min(32) as usize;
         Ok(())
@@ -173,6 +171,41 @@ impl<'a> Delta<'a> {
     fn signed(&mut self) -> Checked<i64> {
         let raw = self.number()?;
         Ok((raw >> 1) as i64 ^ -((raw & 1) as i64))
+    }
+}
+
+/// Unpacks 32 differences and sums them up: the last sum.
+struct Sums<'a> {
+    packed: &'a [u8],
+    width: u32,
+    last: i64,
+    min_delta: i64,
+    narrow: bool,
+    out: &'a mut [i64; 32],
+}
+
+impl Kernel for Sums<'_> {
+    type Out = i64;
+
+    #[inline(always)]
+    fn run(self) -> i64 {
+        let Self { packed, width, last, min_delta, narrow, out } = self;
+        let mut deltas = [0; 32];
+        unpack32(packed, width, &mut deltas);
+        if narrow {
+            let (mut last, least) = (last as i32, min_delta as i32);
+            for (value, delta) in out.iter_mut().zip(deltas) {
+                last = last.wrapping_add(least.wrapping_add(delta as i32));
+                *value = i64::from(last);
+            }
+            return i64::from(last);
+        }
+        let mut last = last;
+        for (value, delta) in out.iter_mut().zip(deltas) {
+            last = last.wrapping_add(min_delta.wrapping_add(i64::from(delta)));
+            *value = last;
+        }
+        last
     }
 }
 

@@ -7,6 +7,8 @@
 //! [`footer`] finds the chunks, [`decoder`] reads them, and [`fallback`] reads the rare ones that it does not know.
 //! `check` reads chunks of all other columns, to tell whether they can be read.
 
+#[doc(hidden)]
+pub mod bench_support;
 pub(crate) mod check;
 mod codec;
 pub mod cpu;

@@ -2,6 +2,20 @@
 
 use super::cpu::{Cpu, Kernel};
 
+/// Calls a function for a width that is known only now.
+macro_rules! by_width {
+    ($width:expr, $function:ident, $arguments:tt, $none:expr) => {
+        by_width!($width, $function, $arguments, $none,
+            1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32)
+    };
+    ($width:expr, $function:ident, $arguments:tt, $none:expr, $($number:literal)*) => {
+        match $width {
+            $($number => $function::<$number> $arguments,)*
+            _ => $none,
+        }
+    };
+}
+
 /// Values of a block: 1 KiB of them, which stays in the first cache along with what is made of them.
 pub(super) const BLOCK: usize = 256;
 
@@ -10,8 +24,7 @@ const STEP: usize = 32;
 
 /// Reads `count` values of `width` bits (at most 32) from the front of `data` into the front of `out`.
 ///
-/// `data` may hold fewer than `count`: those beyond its end are zeros or made of the bits that are there. What `out`
-/// holds behind them is of no use.
+/// `data` may hold fewer than `count`; what `out` holds behind those that are there is of no use.
 pub(super) fn unpack(cpu: Cpu, data: &[u8], width: u32, count: usize, out: &mut [u32; BLOCK]) {
     cpu.run(Unpack { data, width, count, out });
 }
@@ -29,52 +42,53 @@ impl Kernel for Unpack<'_> {
     #[inline(always)]
     fn run(self) {
         let Self { data, width, count, out } = self;
-        macro_rules! by_width {
-            ($($number:literal)*) => {
-                match width {
-                    $($number => unpack_all::<$number>(data, count, out),)*
-                    _ => out.fill(0),
-                }
-            };
-        }
-        by_width!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32);
+        by_width!(width, unpack_all, (data, count, out), out.fill(0));
     }
+}
+
+/// Reads [`STEP`] values, for kernels: `data` holds all their bytes.
+#[inline(always)]
+pub(super) fn unpack32(data: &[u8], width: u32, out: &mut [u32; STEP]) {
+    by_width!(width, unpack_step, (data, out), out.fill(0));
 }
 
 #[inline(always)]
 fn unpack_all<const WIDTH: usize>(data: &[u8], count: usize, out: &mut [u32; BLOCK]) {
     let (steps, _) = out.as_chunks_mut::<STEP>();
-    let steps = &mut steps[..count.div_ceil(STEP).min(BLOCK / STEP)];
-    let mut rest = data;
-    for step in steps {
-        let mut padded = [0; 128];
-        let whole = match rest.split_at_checked(STEP / 8 * WIDTH) {
-            Some((now, later)) => {
-                rest = later;
-                now
-            }
-            None => {
-                padded[..rest.len()].copy_from_slice(rest);
-                rest = &[];
-                &padded[..STEP / 8 * WIDTH]
-            }
-        };
-        unpack_step::<WIDTH>(whole, step);
+    let mut steps = steps[..count.div_ceil(STEP).min(BLOCK / STEP)].iter_mut();
+    let mut whole = data.chunks_exact(STEP / 8 * WIDTH);
+    for (data, step) in whole.by_ref().zip(steps.by_ref()) {
+        unpack_step::<WIDTH>(data, step);
+    }
+    if let Some(step) = steps.next() {
+        let mut padded = [0; STEP / 8 * 32];
+        let rest = whole.remainder();
+        padded[..rest.len()].copy_from_slice(rest);
+        unpack_step::<WIDTH>(&padded[..STEP / 8 * WIDTH], step);
     }
 }
 
+/// From `4 * WIDTH` bytes: the eight bytes around each value, which for the last ones end with the data.
 #[inline(always)]
 fn unpack_step<const WIDTH: usize>(data: &[u8], out: &mut [u32; STEP]) {
-    let mut words = [0_u32; STEP + 1];
-    let (chunks, _) = data.as_chunks::<4>();
-    for (word, chunk) in words[..WIDTH].iter_mut().zip(chunks) {
-        *word = u32::from_le_bytes(*chunk);
+    let data = &data[..STEP / 8 * WIDTH];
+    let mask = u32::MAX >> (32 - WIDTH);
+    if WIDTH == 1 {
+        let word = data.first_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        out.iter_mut().enumerate().for_each(|(i, value)| *value = word >> i & mask);
+        return;
     }
-    let mask = u64::from(u32::MAX >> (32 - WIDTH));
-    for (i, value) in out.iter_mut().enumerate() {
-        let bit = i * WIDTH;
-        let pair = u64::from(words[bit / 32]) | u64::from(words[bit / 32 + 1]) << 32;
-        *value = (pair >> (bit % 32) & mask) as u32;
+    // Eight values are so many bytes, and as many as a vector holds: in this form they are made in one.
+    let (eights, _) = out.as_chunks_mut::<8>();
+    for (number, eight) in eights.iter_mut().enumerate() {
+        let mut values = [0; 8];
+        for (i, value) in values.iter_mut().enumerate() {
+            let bit = (number * 8 + i) * WIDTH;
+            let at = (bit / 8).min(data.len() - 8);
+            let word = data[at..].first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            *value = (word >> (bit - 8 * at)) as u32 & mask;
+        }
+        *eight = values;
     }
 }
 

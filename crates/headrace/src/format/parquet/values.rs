@@ -317,7 +317,7 @@ pub(super) enum Values<'a> {
     /// Byte by byte.
     Split(Split<'a>),
     /// Differences.
-    Delta(Box<Delta<'a>>, Domain),
+    Delta(Box<Delta<'a>>, Domain, Cpu),
     /// Places in the dictionary.
     Indices(Box<Indices<'a>>),
 }
@@ -347,7 +347,7 @@ impl<'a> Values<'a> {
                 }
                 Self::Split(Split { data, at: 0, bytes, domain, cpu })
             }
-            number::DELTA_BINARY_PACKED => Self::Delta(Box::new(Delta::new(data, bytes, cpu)?), domain),
+            number::DELTA_BINARY_PACKED => Self::Delta(Box::new(Delta::new(data, bytes, cpu)?), domain, cpu),
             number::PLAIN_DICTIONARY | number::RLE_DICTIONARY => Self::Indices(Box::new(Indices::new(data, cpu)?)),
             other => return Err(flaw!("expected a known encoding, found number {other}")),
         })
@@ -358,12 +358,18 @@ impl<'a> Values<'a> {
         match self {
             Self::Plain(plain) => plain.read(out),
             Self::Split(split) => split.read(out),
-            Self::Delta(delta, domain) => {
+            Self::Delta(delta, domain, cpu) => {
+                let (domain, narrow) = (*domain, delta.is_narrow());
                 let mut done = 0;
                 while done < out.len() {
                     let block = delta.next_block(out.len() - done)?;
                     let end = done + block.len();
-                    domain.put(&mut out[done..end], block.iter().copied()).map_err(|fault| fault.behind(done))?;
+                    let out = &mut out[done..end];
+                    let put = match narrow {
+                        true => cpu.run(Put { domain, out, values: block.iter().map(|value| *value as i32) }),
+                        false => cpu.run(Put { domain, out, values: block.iter().copied() }),
+                    };
+                    put.map_err(|fault| fault.behind(done))?;
                     done = end;
                 }
                 Ok(())
@@ -377,7 +383,7 @@ impl<'a> Values<'a> {
         match self {
             Self::Plain(plain) => plain.take(count).map(drop),
             Self::Split(split) => split.take(count).map(drop),
-            Self::Delta(delta, _) => {
+            Self::Delta(delta, ..) => {
                 let mut left = count;
                 while left > 0 {
                     left -= delta.next_block(usize::try_from(left).unwrap_or(usize::MAX))?.len() as u64;
@@ -393,7 +399,7 @@ impl<'a> Values<'a> {
         let left = match self {
             Self::Plain(plain) => plain.data.len().div_ceil(usize::from(plain.bytes.max(1))) as u64,
             Self::Split(split) => (split.stride() - split.at) as u64,
-            Self::Delta(delta, _) => delta.left(),
+            Self::Delta(delta, ..) => delta.left(),
             // They may be padded, and those that are not read are not counted.
             Self::Indices(_) => return Ok(()),
         };
