@@ -10,6 +10,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+BENCH_DATA ?= .cache/bench
 BENCH_ARGS ?=
 
 RUST := Cargo.toml Cargo.lock pyproject.toml $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
@@ -40,10 +41,12 @@ endef
 
 $(eval $(call environment,.venv,dev))
 $(eval $(call environment,.venv-demo,demo))
+$(eval $(call environment,.venv-bench,bench))
 $(eval $(call environment,.venv-docs,docs))
 $(eval $(call environment,.venv-lock,lock))
 $(eval $(call build,.venv))
 $(eval $(call build,.venv-demo))
+$(eval $(call build,.venv-bench))
 
 .PHONY: help demo test check bench docs lock clean
 
@@ -80,8 +83,8 @@ check: .venv/.built ## every check that runs no test: formats, lints, types, stu
 	@$(call say,lengths of files and links between documents)
 	@.venv/bin/python tools/check_tree.py
 
-bench: .venv-demo/.built ## time the loader beside pyarrow and a plain copy (BENCH_ARGS="tokens FOLDER")
-	@.venv-demo/bin/python -m headrace.bench $(BENCH_ARGS)
+bench: .venv-bench/.built ## time the loader beside others (BENCH_ARGS="--quick" for a trial, BENCH_DATA=folder)
+	@.venv-bench/bin/python -m headrace.bench tokens $(BENCH_DATA) $(BENCH_ARGS)
 
 docs: .venv-docs/.installed ## build the documentation into site/
 	@$(call say,Documentation into site/)
@@ -90,12 +93,12 @@ docs: .venv-docs/.installed ## build the documentation into site/
 
 lock: .venv-lock/.installed ## write the exact versions of requirements/*.txt anew
 	@$(call say,Versions)
-	@cd requirements; for list in dev demo docs lock; do \
+	@cd requirements; for list in bench dev demo docs lock; do \
 		../.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --upgrade \
 			--no-emit-index-url --custom-compile-command "make lock" $$list.in -o $$list.txt \
 			$$([ $$list = demo ] && echo --constraints dev.txt); echo "requirements/$$list.txt"; done
 
 clean: ## remove everything that these commands made
-	@rm -rf .venv .venv-demo .venv-docs .venv-lock .cache site demo-data target python/headrace/_core*.so
+	@rm -rf .venv .venv-bench .venv-demo .venv-docs .venv-lock .cache site demo-data target python/headrace/_core*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "clean"

@@ -6,7 +6,7 @@ A driver is not for users; `DataLoader` is its facade and adds documentation and
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 from . import _core, _run
@@ -48,9 +48,11 @@ class Driver:
         self._moved = False
         """Whether the run stands elsewhere than `given` and the loaded state say."""
         self._feed: _Feed | None = None
+        self._stop: tuple[_run.Run, Any, int, int] | None = None
+        """The run, its steps, an epoch, and the step after it."""
         # Reentrant: an interrupt between taking it and the next line must not lock this thread out.
         self._busy = threading.RLock()
-        self._counts: dict[str, int] = {"windows": 0, "windows_spilled": 0, "window_bytes": 0, "chunk_bytes": 0}
+        self._counts = dict.fromkeys(("windows", "windows_spilled", "window_bytes", "chunk_bytes", "preview_bytes"), 0)
 
     def here(self) -> tuple[_run.Run, _run.Position]:
         """The run and where it stands; the rank is looked up again, for a process group may have come or gone since."""
@@ -92,23 +94,26 @@ class Driver:
         run, position = self.here()
         return position.steps.first_step(run.core, epoch)
 
-    def next(self, stop: int) -> Batch | None:
-        """The next batch, if its step comes before `stop`."""
+    def next(self, epoch: int) -> Batch | None:
+        """The next batch, if its step comes before the end of `epoch`."""
         if not self._busy.acquire(blocking=False):
             raise RuntimeError("another thread is waiting for this loader's next batch")
         try:
-            return self._next(stop)
+            return self._next(epoch)
         finally:
             self._busy.release()
 
-    def _next(self, stop: int) -> Batch | None:
+    def _next(self, epoch: int) -> Batch | None:
         run, position = self.here()
-        if position.step >= stop:
+        # The same for all batches of an epoch, unless the batch size changes or the run becomes another one.
+        if self._stop is None or self._stop[:3] != (run, position.steps, epoch):
+            self._stop = (run, position.steps, epoch, position.steps.first_step(run.core, epoch + 1))
+        if position.step >= self._stop[3]:
             return None
         try:
             feed = self._feed = self._feed or _Feed(self, run, position)
             core = feed.next(position.step, self.resources.timeout)
-            after = self._stand(run, replace(position, step=position.step + 1))
+            after = self._stand(run, position.at(position.step + 1))
         except TimeoutError:
             raise
         except BaseException:
@@ -133,7 +138,8 @@ class Driver:
 
     def _stand(self, run: _run.Run, position: _run.Position) -> _run.Position:
         """Notes where the run stands: at a step that is not passed over."""
-        position = replace(position, step=position.passed_over(position.step))
+        if position.skipped:
+            position = position.at(position.passed_over(position.step))
         self._resolved = (run, position)
         self._moved = True
         return position

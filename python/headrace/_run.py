@@ -5,7 +5,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -42,6 +42,10 @@ class Position:
     step: int
     steps: _core.Steps
     skipped: tuple[tuple[int, int], ...] = ()
+
+    def at(self, step: int) -> "Position":
+        """Another step, all else equal."""
+        return Position(step, self.steps, self.skipped)
 
     def passed_over(self, step: int) -> int:
         """The first step from `step` on that is not passed over."""
@@ -299,4 +303,4 @@ def _position(given: Given, world_size: int, state: Mapping[str, Any] | None) ->
             if start > step:
                 steps = steps.with_batch(start, batch)
     position = Position(step, steps, skipped)
-    return replace(position, step=position.passed_over(step))
+    return position.at(position.passed_over(step))

@@ -43,7 +43,6 @@ class Batch(Mapping[str, Any]):
     Attributes:
         step: the step, from 0 through the whole run.
         epoch: the epoch of the global batch's first row.
-        rows: int64, (rows,): the number of each row in the run.
 
     Example:
         >>> batch = next(iter(loader))
@@ -51,22 +50,33 @@ class Batch(Mapping[str, Any]):
         ((4, 64), 0, [0, 1, 2, 3])
     """
 
-    __slots__ = ("_arrays", "_make_state", "_names", "_raw", "epoch", "rows", "step")
+    __slots__ = ("_arrays", "_make_state", "_names", "_raw", "_rows", "epoch", "step")
 
     step: int
     epoch: int
-    rows: npt.NDArray[np.int64]
 
     def __init__(self, core: _core.Batch, names: Mapping[str, str], make_state: Callable[[], dict[str, Any]]) -> None:
         self.step = core.step
         self.epoch = core.epoch
-        self.rows = np.array(core.rows, dtype=np.int64)
+        self._rows: npt.NDArray[np.int64] | None = None
         self._raw = core
         self._names = names
         self._make_state = make_state
         self._arrays: dict[str, Any] = {names.get(name, name): np.asarray(memory) for name, memory in core.arrays()}
         if core.max_seqlen is not None:
             self._arrays["max_seqlen"] = core.max_seqlen
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """int64, (rows,): the number of each row in the run.
+
+        Example:
+            >>> next(iter(loader)).rows.tolist()
+            [0, 1, 2, 3]
+        """
+        if self._rows is None:
+            self._rows = np.array(self._raw.rows, dtype=np.int64)
+        return self._rows
 
     @property
     def state(self) -> dict[str, Any]:

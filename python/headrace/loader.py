@@ -31,7 +31,7 @@ class DataLoader:
             shared out among the ranks of a machine that torchrun started (LOCAL_WORLD_SIZE).
         drop_last: accepted; batches are always whole, see `remainder`.
         timeout: seconds to wait for a batch before TimeoutError; 0 waits forever.
-        prefetch_factor: batches that are ready ahead of use.
+        prefetch_factor: batches that are ready ahead of use, at least; of small ones up to 8 are.
         global_batch_size: rows of all ranks in a step, a multiple of `world_size`; or a dict from steps to sizes that
             hold from there on, such as ``{0: 64, 1000: 256}``.
         seed: of the order, in ``range(2**64)``; 0 by default.
@@ -201,7 +201,7 @@ class DataLoader:
         if end is not None and step > end:
             raise ValueError(f"step must be in 0..{end}, the end of the run, got {step}")
         run.core.check_row(position.steps.row_of(step))
-        self._driver.move(replace(position, step=step))
+        self._driver.move(position.at(step))
 
     def skip(self, steps: range) -> None:
         """Passes over some of the steps to come, such as those around a loss spike; they keep their numbers.
@@ -329,7 +329,8 @@ class DataLoader:
             of a finite run ``steps`` and ``remainder_tokens`` (that no batch holds); ``documents_cut`` (the share of
             documents that a lane's end cuts, at most); of this loader's reading ``windows``, ``windows_spilled``,
             ``window_bytes`` (the most that windows held in memory), ``chunk_bytes`` (stored, of the row groups asked
-            for); and of all that was read of the dataset ``bytes_read``, ``requests``, ``retries``.
+            for), ``preview_bytes`` (of local files, read for the first batch before its window, and with that again);
+            and of all that was read of the dataset ``bytes_read``, ``requests``, ``retries``.
 
         Example:
             >>> loader.stats()["lanes"]
@@ -372,7 +373,7 @@ class _Epoch(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         driver = self._current()
-        batch = None if self._done else driver.next(driver.first_step(self._epoch + 1))
+        batch = None if self._done else driver.next(self._epoch)
         if batch is None:
             self._done = True
             raise StopIteration

@@ -81,6 +81,7 @@ impl Engine {
             counts.set_item("windows_spilled", counters.spilled.load(Ordering::Relaxed))?;
             counts.set_item("window_bytes", counters.peak.load(Ordering::Relaxed))?;
             counts.set_item("chunk_bytes", counters.bytes.load(Ordering::Relaxed))?;
+            counts.set_item("preview_bytes", counters.preview.load(Ordering::Relaxed))?;
         }
         Ok(counts)
     }

@@ -25,7 +25,7 @@ impl Index {
     /// The index and one of its columns, of which the tokens are counted.
     pub(crate) fn column(&self, name: &str) -> PyResult<(Arc<index::Index>, Arc<TokenColumn>)> {
         let column = self.0.token_column(name).map_err(to_python)?;
-        Ok((Arc::clone(&self.0), Arc::new(column.clone())))
+        Ok((Arc::clone(&self.0), Arc::clone(column)))
     }
 }
 

@@ -38,6 +38,29 @@ pub(crate) fn lengths<'py>(
     Ok(lengths)
 }
 
+/// What decoding some chunks of a token column costs one thread, in nanoseconds of CPU time.
+#[pyfunction]
+#[pyo3(signature = (index, column, *, most_chunks))]
+pub(crate) fn limits<'py>(
+    py: Python<'py>,
+    index: &Index,
+    column: &str,
+    most_chunks: usize,
+) -> PyResult<Bound<'py, PyDict>> {
+    let cancel = Cancel::new();
+    let found = blocking(py, &cancel, |_| Ok(()), || inspect::limits(&index.0, column, most_chunks, &cancel))?;
+    let limits = PyDict::new(py);
+    limits.set_item("chunks", found.chunks)?;
+    limits.set_item("tokens", found.tokens)?;
+    limits.set_item("narrow_tokens", found.narrow_tokens)?;
+    limits.set_item("stored_bytes", found.stored_bytes)?;
+    limits.set_item("page_bytes", found.page_bytes)?;
+    limits.set_item("decompress_ns", found.decompress_ns)?;
+    limits.set_item("levels_ns", found.levels_ns)?;
+    limits.set_item("decode_ns", found.decode_ns)?;
+    Ok(limits)
+}
+
 /// (file, row group, column, row, message)
 type FaultTuple = (String, Option<u32>, Option<String>, Option<u64>, String);
 

@@ -23,7 +23,7 @@ mod _core {
     #[pymodule_export]
     use super::index::Index;
     #[pymodule_export]
-    use super::inspect::{fixed_memory, lengths, verify};
+    use super::inspect::{fixed_memory, lengths, limits, verify};
     #[pymodule_export]
     use super::run::{Run, Steps, default_lanes, default_window};
     #[pymodule_export]

@@ -40,7 +40,7 @@ fn run(folder: &Path, shuffle: bool, lanes: u64) -> Result<Arc<Run>> {
     let url = folder.to_str().unwrap().to_owned();
     let mut index = Index::open(&[url], &options, &cancel, &Progress::new())?;
     index.count("tokens", &cancel, &Progress::new())?;
-    let column = Arc::new(index.token_column("tokens")?.clone());
+    let column = Arc::clone(index.token_column("tokens")?);
     let spec = OrderSpec { seed: 1, shuffle, lanes, window: 3 };
     let specials = Specials { bos: None, eos: Some(-1) };
     let pack = PackSpec { seq_len: 5, overlap: 0, specials, boundaries: true, wide: false, pad_id: 0 };

@@ -1,8 +1,11 @@
-"""`python -m headrace.bench [tokens] [FOLDER]`: the benchmarks by name; `tokens` is the only one so far."""
+"""`python -m headrace.bench tokens DATA`: the benchmarks by name; `tokens` is the only one so far."""
 
 import sys
 
-from headrace.bench import tokens
+_NAMES = ("tokens",)
 
-arguments = sys.argv[1:]
-tokens.main(arguments[1:] if arguments[:1] == ["tokens"] else arguments)
+if sys.argv[1:2] == ["tokens"]:
+    from headrace.bench import tokens
+
+    sys.exit(tokens.main(sys.argv[2:]))
+sys.exit(f"usage: python -m headrace.bench {{{','.join(_NAMES)}}} ...; --help behind the name says more")

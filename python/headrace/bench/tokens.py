@@ -1,132 +1,180 @@
-"""How fast tokens come, end to end: headrace beside pyarrow reading the same column and a plain copy of the bytes.
+"""Loaders that give packed rows of tokens, one beside the other.
 
-    python -m headrace.bench tokens [FOLDER] [--column tokens] [--rounds 7] [--tokens 32]
+    python -m headrace.bench tokens DATA --loaders headrace,hf,memmap
 
-Without FOLDER it makes Parquet files of its own: Zipf-like token ids, documents of very different lengths, zstd.
-
-The contestants run one after the other in each round, so that a slow moment of the machine meets them all; what
-counts is the median over the rounds. They do not do the same work: pyarrow reads the column in storage order, on
-all cores, and stops there; headrace also shuffles and cuts the tokens into rows; the copy moves bytes that are
-already in memory, which is as fast as it gets. So the ratios say what order and packing cost, and how far the
-floor is.
+DATA is a folder for the data that it makes, once, and for what loaders make of that. docs/benchmark.md says what is
+measured, and how.
 """
-
-# pyarrow has no type stubs, and nothing here is public:
-# pyright: basic
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
-
-import headrace as hr
+import headrace
+from headrace.bench import loaders, tasks
+from headrace.bench.data import CODECS, VOCABULARIES, Data, Variant, prepare
+from headrace.bench.job import BATCH, SEED, SEQ_LEN
+from headrace.bench.report import MIB, limits_table, loaders_table, summarise
 
 __all__ = ["main"]
 
-SEQ_LEN = 2048  # tokens
-BATCH = 32  # rows
-MEDIAN_DOCUMENT = 400  # tokens, about that of web text
+T = TypeVar("T")
+Results = dict[str, dict[str, Any]]
+
+RESUMES = 3  # at most; their median is shown
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the rounds and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m headrace.bench tokens")
-    parser.add_argument("folder", type=Path, nargs="?", help="Parquet files with a token column (default: made anew)")
-    parser.add_argument("--column", default="tokens")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--tokens", type=int, default=32, metavar="MILLION", help="size of the data that is made")
-    arguments = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as scratch:
-        folder: Path = arguments.folder or Path(scratch)
-        if arguments.folder is None:
-            make_data(folder, arguments.tokens * 1_000_000)
-        compare(folder, arguments.column, arguments.rounds)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; the exit status, 1 if a loader failed."""
+    arguments = _parse(argv)
+    variant = Variant(tokens=arguments.tokens, codec=arguments.codec, vocabulary=arguments.vocab)
+    _say(f"data: {arguments.data / variant.name}")
+    data = prepare(arguments.data, variant)
+    results = _compare(data, arguments.loaders, arguments.rounds, arguments.passes)
+    limits = results.pop("", {}).get("limits", [])
+    _print(data, results, limits, arguments)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(_as_json(data, results, limits, arguments), indent=2) + "\n")
+    return 1 if any("failed" in result for result in results.values()) else 0
 
 
-def compare(folder: Path, column: str, rounds: int) -> None:
-    """Time each contestant once a round and print the medians."""
-    files = sorted(folder.rglob("*.parquet"))
-    if not files:
-        sys.exit(f"bench: wanted Parquet files, found none below {folder}")
-    memory = np.concatenate([read_column(file, column) for file in files])
-    target = np.empty_like(memory)
-
-    def copy() -> int:
-        np.copyto(target, memory)
-        return target.size
-
-    contestants: dict[str, Callable[[], int]] = {
-        "headrace": lambda: load(folder, column),
-        "pyarrow": lambda: sum(read_column(file, column).size for file in files),
-        "copy": copy,
-    }
-    wall: dict[str, list[float]] = {name: [] for name in contestants}
-    cpu: dict[str, list[float]] = {name: [] for name in contestants}
-    for number in range(rounds + 1):
-        for name, run in contestants.items():
-            begin, cpu_begin = time.perf_counter(), time.process_time()
-            tokens = run()
-            elapsed, busy = time.perf_counter() - begin, time.process_time() - cpu_begin
-            if number > 0:  # the first round warms caches and allocators
-                wall[name].append(elapsed / tokens)
-                cpu[name].append(busy / tokens)
-
-    print(f"{memory.size:,} tokens in {len(files)} files, {sum(file.stat().st_size for file in files) / 1e6:,.1f} MB")
-    print(
-        f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, medians of {rounds} rounds\n"
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.bench tokens", description="Time loaders of packed rows of tokens."
     )
-    print(f"{'':<10}{'Mtokens/s':>12}{'spread':>9}{'CPU ns/token':>15}{'time, headrace = 1':>21}")
-    base = statistics.median(wall["headrace"])
-    for name, times in wall.items():
-        median = statistics.median(times)
-        spread = (max(times) - min(times)) / median
-        nanoseconds = statistics.median(cpu[name]) * 1e9
-        print(f"{name:<10}{1e-6 / median:>12,.1f}{spread:>9.0%}{nanoseconds:>15.2f}{median / base:>21.2f}")
+    parser.add_argument("data", type=Path, metavar="DATA", help="folder of the data; what it lacks is made")
+    parser.add_argument("--loaders", type=_names, default=list(loaders.NAMES), help=f"of {','.join(loaders.NAMES)}")
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds (default: 5)")
+    parser.add_argument("--passes", type=int, default=1, help="passes over the data in a loader's round (default: 1)")
+    parser.add_argument("--tokens", type=float, default=131.0, metavar="MILLIONS", help="size of the data (131)")
+    parser.add_argument("--codec", choices=CODECS, default="snappy", help="compression of the Parquet files (snappy)")
+    parser.add_argument("--vocab", type=int, choices=VOCABULARIES, default=VOCABULARIES[0], help="token ids (50304)")
+    parser.add_argument("--quick", action="store_true", help="a trial: one short round on 4 M tokens")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results to a file")
+    arguments = parser.parse_args(argv)
+    if arguments.rounds < 1 or arguments.passes < 1 or arguments.tokens < 0.2:
+        parser.error("wanted at least one round, one pass, and 0.2 million tokens or more")
+    if arguments.quick:
+        arguments.rounds, arguments.passes, arguments.tokens = 1, 1, 4.0
+    return arguments
 
 
-def load(folder: Path, column: str) -> int:
-    """One epoch from opening to the last batch; the number of tokens that came."""
-    packed = hr.open(str(folder)).pack(SEQ_LEN, column=column)
-    return sum(batch["tokens"].size for batch in hr.DataLoader(packed, global_batch_size=BATCH, seed=0, epochs=1))
+def _names(text: str) -> list[str]:
+    names = list(dict.fromkeys(text.split(",")))
+    if unknown := [name for name in names if name not in loaders.NAMES]:
+        raise argparse.ArgumentTypeError(f"no such loader: {unknown[0]!r}; there are {', '.join(loaders.NAMES)}")
+    return names
 
 
-def read_column(file: Path, column: str) -> np.ndarray[Any, Any]:
-    """A file's tokens, end to end in storage order, as pyarrow reads them."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _compare(data: Data, names: Sequence[str], rounds: int, passes: int) -> Results:
+    """All that is measured, by loader; limits under the empty name."""
+    results: Results = {name: {} for name in names}
+    for name in names:
+        if lacks := loaders.missing(name):
+            results[name]["skipped"] = f"skipped: {', '.join(lacks)} not installed"
+            _say(f"{name}: {results[name]['skipped']}")
 
-    chunked: Any = pq.read_table(file, columns=[column])[column]
-    arrays = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in chunked.chunks]
-    return np.concatenate(arrays) if arrays else np.empty(0, pa.int32().to_pandas_dtype())
+    def each(what: str, do: Callable[[str], T], order: Sequence[str] = names) -> dict[str, T]:
+        """Do something for each loader that can still run, and go on without one that fails."""
+        done: dict[str, T] = {}
+        for name in order:
+            if results[name].keys() & {"skipped", "failed"}:
+                continue
+            try:
+                begin = time.monotonic()
+                done[name] = do(name)
+                _say(f"{what}: {name}, {time.monotonic() - begin:.1f} s")
+            except tasks.TaskError as error:
+                results[name]["failed"] = str(error)
+                _say(f"{what}: {name} failed: {error}")
+        return done
+
+    for name, found in each("conversion", lambda name: tasks.converted(data, name)).items():
+        results[name] |= {f"convert_{key}": found[key] for key in ("seconds", "cpu_seconds", "bytes")}
+    # This also reads everything once, so that rounds find it in the page cache.
+    for name, found in each("accounting", lambda name: tasks.run(data, "account", name)).items():
+        results[name] |= {"tokens_lost": found["lost"], "tokens_repeated": found["repeated"]}
+        results[name]["batches_per_epoch"] = found["batches"]
+    resumes = [each("resume", lambda name: tasks.run(data, "resume", name)) for _ in range(min(RESUMES, rounds))]
+    for name in resumes[-1]:
+        found = [one[name] for one in resumes]
+        results[name]["resume_seconds"] = statistics.median(one["seconds"] for one in found)
+        results[name]["resume_exact"] = all(one["exact"] for one in found)
+        results[name]["resume_batches_compared"] = found[-1]["compared"]
+    for name, memory in each("memory", lambda name: tasks.peak_memory(data, name, passes=passes)).items():
+        results[name] |= {"memory_bytes": memory["peak"], "memory_before_bytes": memory["before"]}
+
+    timed: list[dict[str, Any]] = []
+    limits: list[list[dict[str, Any]]] = []
+    for number in range(rounds):
+        turn = number % len(names)
+        order = [*names[turn:], *names[:turn]]
+        what = f"round {number + 1} of {rounds}"
+        timed.append(each(what, lambda name: tasks.run(data, "rate", name, passes=passes), order))
+        limits.append(tasks.run(data, "limits"))
+    for name in timed[-1]:
+        results[name]["rounds"] = [one[name] for one in timed]
+        results[name] |= summarise(results[name]["rounds"])
+    for name in names:
+        if "skipped" not in results[name]:
+            results[name]["versions"] = loaders.versions(name)
+    results[""] = {"limits": [_limit([one[at] for one in limits]) for at in range(len(limits[0]))]}
+    return results
 
 
-def make_data(folder: Path, tokens: int) -> None:
-    """Eight files of 16 row groups each, the same on every machine."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    random = np.random.default_rng(0)
-    schema = pa.schema([("tokens", pa.list_(pa.int32()))])
-    for number in range(8):
-        with pq.ParquetWriter(folder / f"part-{number}.parquet", schema, compression="zstd") as writer:
-            for _ in range(16):
-                values = np.minimum(random.zipf(1.2, tokens // 128), 50_000).astype(np.int32)
-                lengths = random.lognormal(np.log(MEDIAN_DOCUMENT), 1.0, len(values) // MEDIAN_DOCUMENT + 1)
-                ends = np.cumsum(lengths.astype(np.int64))
-                offsets = np.unique(np.concatenate([[0], ends[ends < len(values)], [len(values)]])).astype(np.int32)
-                lists: Any = pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
-                writer.write_table(pa.table({"tokens": lists}, schema=schema))
+def _limit(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    cost = statistics.median(one["seconds"] / one["tokens"] for one in rounds)
+    return {"name": rounds[0]["name"], "tokens_per_second": 1 / cost, "cpu_ns_per_token": cost * 1e9}
 
 
-if __name__ == "__main__":
-    main()
+def _print(data: Data, results: Results, limits: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> None:
+    variant = data.variant
+    print(
+        f"{data.tokens:,} tokens in {data.documents:,} documents, {data.bytes / MIB:,.1f} MiB of Parquet "
+        f"({variant.codec}, {variant.vocabulary:,} ids); rows of {SEQ_LEN:,} tokens, batches of {BATCH} rows."
+    )
+    print(
+        f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, "
+        f"headrace {headrace.__version__}; medians of {arguments.rounds} rounds, {arguments.passes} pass(es) in each.\n"
+    )
+    print(loaders_table(results, data.documents))
+    print()
+    print(limits_table(limits))
+
+
+def _as_json(
+    data: Data, results: Results, limits: Sequence[dict[str, Any]], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    return {
+        "machine": {
+            "architecture": platform.machine(),
+            "cpus": os.cpu_count(),
+            "python": platform.python_version(),
+            "system": platform.system(),
+        },
+        "data": {
+            "tokens": data.tokens,
+            "documents": data.documents,
+            "bytes": data.bytes,
+            "codec": data.variant.codec,
+            "vocabulary": data.variant.vocabulary,
+        },
+        "job": {"seq_len": SEQ_LEN, "batch": BATCH, "seed": SEED},
+        "rounds": arguments.rounds,
+        "passes": arguments.passes,
+        "loaders": results,
+        "limits": limits,
+    }
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

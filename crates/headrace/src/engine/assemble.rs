@@ -1,20 +1,32 @@
 //! From lanes to batches: each row is written straight into the batch's memory, lanes in parallel.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::batch::{Array, ArrayKind, Batch, Numbers};
 use super::memory::{Arena, Layout, Shelf, SlotMut};
-use super::pool::{Pool, guarded};
+use super::pool::Pool;
 use super::run::Run;
 use super::window::{Cursor, Windows};
 use crate::error::{Error, Result};
 use crate::order::Remainder;
 use crate::pack::{Boundaries, Span, Token, cu_seqlens, write_boundaries};
 
-/// Below this many tokens a batch is assembled by one thread: handing out work would cost more. Evidence: a task
-/// costs about 5 microseconds, a token about 0.3 nanoseconds.
-const PARALLEL_TOKENS: usize = 1 << 16;
+/// What a thread assembles at once, at least: handing out less would cost more. Evidence: waking a thread costs some 20
+/// microseconds, a token about 0.5 nanoseconds. Unit: tokens.
+const PART_TOKENS: usize = 1 << 17;
+
+/// A batch to be written.
+#[derive(Debug)]
+pub struct Job {
+    /// Its step.
+    pub step: u64,
+    /// The epoch of the global batch's first row.
+    pub epoch: u64,
+    /// The rank's rows of it.
+    pub rows: Vec<u64>,
+}
 
 /// A row's places in the batch's memory.
 struct RowOut {
@@ -28,14 +40,14 @@ enum RowTokens {
     I64(SlotMut<i64>),
 }
 
-/// A row to be written, and where it stands in the batch.
+/// A row to be written, and where it stands: in which of the batches, and there.
 struct RowTask {
     row: u64,
-    place: usize,
+    place: (usize, usize),
     out: RowOut,
 }
 
-/// All rows of one lane in a batch, in order.
+/// All rows of one lane in some batches, in order.
 struct LaneTask {
     lane: u64,
     cursor: Option<Cursor>,
@@ -44,7 +56,7 @@ struct LaneTask {
 
 /// A finished row.
 struct RowDone {
-    place: usize,
+    place: (usize, usize),
     out: RowOut,
     spans: Vec<Span>,
 }
@@ -81,28 +93,35 @@ impl Assembler {
         self.cursors.retain(|_, cursor| cursor.window_end() > unit);
     }
 
-    /// Writes one batch; all windows that its rows touch must be in `windows`.
-    pub fn batch(&mut self, pool: &Pool, windows: &Windows, step: u64, epoch: u64, rows: Vec<u64>) -> Result<Batch> {
-        let outs = self.outs(rows.len())?;
+    /// Forgets where all lanes are, so that other windows can take the place of those that they are in.
+    pub fn forget(&mut self) {
+        self.cursors.clear();
+    }
+
+    /// Writes batches that follow one another; all windows that their rows touch must be in `windows`.
+    pub fn batches(&mut self, pool: &Pool, windows: &Windows, jobs: Vec<Job>) -> Result<Vec<Batch>> {
         let mut lanes: Vec<LaneTask> = Vec::new();
         let mut numbers = HashMap::new();
-        for (place, (&row, out)) in rows.iter().zip(outs).enumerate() {
-            let lane = row % self.run.rows().lanes;
-            let number = *numbers.entry(lane).or_insert_with(|| {
-                lanes.push(LaneTask { lane, cursor: self.cursors.remove(&lane), rows: Vec::new() });
-                lanes.len() - 1
-            });
-            lanes[number].rows.push(RowTask { row, place, out });
+        for (number, job) in jobs.iter().enumerate() {
+            for (place, (&row, out)) in job.rows.iter().zip(self.outs(job.rows.len())?).enumerate() {
+                let lane = row % self.run.rows().lanes;
+                let at = *numbers.entry(lane).or_insert_with(|| {
+                    lanes.push(LaneTask { lane, cursor: self.cursors.remove(&lane), rows: Vec::new() });
+                    lanes.len() - 1
+                });
+                lanes[at].rows.push(RowTask { row, place: (number, place), out });
+            }
         }
-        let mut done = Vec::with_capacity(rows.len());
-        for (lane, cursor, rows) in self.write(pool, windows, lanes, rows.len())? {
+        let mut done = Vec::new();
+        for (lane, cursor, rows) in self.write(pool, windows, lanes)? {
             if let Some(cursor) = cursor {
                 self.cursors.insert(lane, cursor);
             }
             done.extend(rows);
         }
         done.sort_unstable_by_key(|row| row.place);
-        self.finish(step, epoch, rows, done)
+        let mut done = done.into_iter();
+        jobs.into_iter().map(|job| self.finish(job, &mut done)).collect()
     }
 
     /// Room for `rows` rows, one after another.
@@ -133,44 +152,33 @@ impl Assembler {
     }
 
     /// Writes all lanes' rows, in parallel where that pays.
-    #[allow(clippy::type_complexity, reason = "the three parts of a LaneTask, finished")]
-    fn write(
-        &self,
-        pool: &Pool,
-        windows: &Windows,
-        lanes: Vec<LaneTask>,
-        rows: usize,
-    ) -> Result<Vec<(u64, Option<Cursor>, Vec<RowDone>)>> {
-        let tokens = rows * self.run.rows().row_tokens() as usize;
-        if tokens < PARALLEL_TOKENS || pool.len() < 2 || lanes.len() < 2 {
+    fn write(&self, pool: &Pool, windows: &Windows, lanes: Vec<LaneTask>) -> Result<Vec<LaneDone>> {
+        let rows: usize = lanes.iter().map(|lane| lane.rows.len()).sum();
+        let parts = rows * self.run.rows().row_tokens() as usize / PART_TOKENS;
+        if parts < 2 {
             return lanes.into_iter().map(|lane| write_lane(&self.run, windows, lane)).collect();
         }
-        let share = lanes.len().div_ceil(pool.len() * 2);
-        let (report, reports) = crossbeam_channel::unbounded();
+        // Some more than there are threads, so that the last to finish does not have much to do.
+        let share = lanes.len().div_ceil(parts.min(4 * (pool.len() + 1)));
         let mut lanes = lanes.into_iter().peekable();
-        let mut tasks = 0;
+        let mut tasks = Vec::new();
         while lanes.peek().is_some() {
             let part: Vec<LaneTask> = lanes.by_ref().take(share).collect();
-            let (run, windows, report) = (Arc::clone(&self.run), windows.clone(), report.clone());
-            pool.urgent(move |_| {
-                let write =
-                    || part.into_iter().map(|lane| write_lane(&run, &windows, lane)).collect::<Result<Vec<_>>>();
-                // The receiver waits for all reports.
-                drop(report.send(guarded(write)));
+            let (run, windows) = (Arc::clone(&self.run), windows.clone());
+            tasks.push(move || {
+                part.into_iter().map(|lane| write_lane(&run, &windows, lane)).collect::<Result<Vec<_>>>()
             });
-            tasks += 1;
         }
-        drop(report);
-        let parts: Result<Vec<_>> = reports.iter().take(tasks).collect();
-        Ok(parts?.into_iter().flatten().collect())
+        Ok(pool.share(tasks)?.into_iter().flatten().collect())
     }
 
-    fn finish(&self, step: u64, epoch: u64, rows: Vec<u64>, done: Vec<RowDone>) -> Result<Batch> {
+    fn finish(&self, job: Job, done: &mut impl Iterator<Item = RowDone>) -> Result<Batch> {
+        let Job { step, epoch, rows } = job;
         let places = self.run.rows().row_tokens() as usize;
-        let (mut spans, mut span_ends) = (Vec::new(), Vec::with_capacity(done.len()));
+        let (mut spans, mut span_ends) = (Vec::new(), Vec::with_capacity(rows.len()));
         let (mut narrow, mut wide) = (Vec::new(), Vec::new());
         let (mut ids, mut positions, mut masks) = (Vec::new(), Vec::new(), Vec::new());
-        for row in done {
+        for row in done.take(rows.len()) {
             spans.extend(row.spans);
             span_ends.push(spans.len() as u32);
             match row.out.tokens {
@@ -213,7 +221,18 @@ fn whole<T: super::memory::Plain>(parts: Vec<SlotMut<T>>) -> Option<super::memor
     Some(slot.freeze(len))
 }
 
-fn write_lane(run: &Run, windows: &Windows, lane: LaneTask) -> Result<(u64, Option<Cursor>, Vec<RowDone>)> {
+/// The lanes that rows are of, and which tokens of the lanes' streams they hold.
+pub fn lane_tokens(run: &Run, rows: &[u64]) -> impl Iterator<Item = (u64, Range<u64>)> {
+    rows.iter().map(|&row| {
+        let start = row / run.rows().lanes * run.rows().stride;
+        (row % run.rows().lanes, start..start + run.rows().tokens_of(row))
+    })
+}
+
+/// A lane, where it stands, and its rows.
+type LaneDone = (u64, Option<Cursor>, Vec<RowDone>);
+
+fn write_lane(run: &Run, windows: &Windows, lane: LaneTask) -> Result<LaneDone> {
     let LaneTask { lane, mut cursor, rows } = lane;
     let mut done = Vec::with_capacity(rows.len());
     for RowTask { row, place, mut out } in rows {

@@ -1,23 +1,27 @@
-//! A window being decoded: its chunks are tasks, read ahead where the store is remote.
+//! A window being decoded, whole or in part: its chunks are tasks, read ahead where the store is remote.
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::decode::{ChunkDocs, Loans};
+use super::decode::{Loans, Scratch};
+use super::documents::{Documents, Stretches, Tokens};
+use super::keep::{ChunkSink, Keep, Pick};
 use super::memory::{Arena, Shelf, SlotMut};
 use super::plan::{ChunkPlan, WindowPlan};
-use super::pool::{Pool, guarded};
+use super::pool::{Pending, Pool};
 use super::run::Run;
-use super::window::{Window, WindowLayout};
+use super::window::{ExcerptLayout, Window, WindowLayout};
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::store::ByteStream;
 
 /// Chunks whose reads are started before a thread gets to them. Scope: a window. Evidence: a store answers after some
 /// 30 ms, in which two threads decode a few chunks of a megabyte.
 const CHUNKS_AHEAD: usize = 8;
+/// Local files are read page by page, but not less than this at once: a page's header and front, mostly.
+const LOCAL_BLOCK: usize = 16 << 10;
 /// Blocks of a chunk that are under way beyond the one in use, for remote stores.
 const BLOCKS_AHEAD: usize = 2;
 
@@ -28,6 +32,8 @@ pub struct Reading {
     pub block: usize,
     /// For large pages.
     pub loans: Arc<Loans>,
+    /// Counts bytes that are read, beside what the store counts.
+    pub counter: Option<Arc<AtomicU64>>,
     /// Stops everything.
     pub cancel: Cancel,
 }
@@ -39,39 +45,51 @@ impl Reading {
         if run.index().store.is_remote() { streams * (BLOCKS_AHEAD as u64 + 1) } else { 0 }
     }
 
-    fn open(&self, run: &Run, plan: &ChunkPlan) -> ByteStream {
+    fn open(&self, run: &Run, chunk: u32) -> ByteStream {
         let store = Arc::clone(&run.index().store);
-        let ahead = if store.is_remote() { BLOCKS_AHEAD } else { 0 };
-        let group = run.index().row_groups[plan.chunk as usize];
+        let (block, ahead) = if store.is_remote() { (self.block, BLOCKS_AHEAD) } else { (LOCAL_BLOCK, 0) };
+        let group = run.index().row_groups.get(chunk as usize);
         let object = run.index().files[group.file as usize].object.clone();
-        let chunk = run.chunk(plan.chunk);
-        ByteStream::new(
+        let chunk = run.chunk(chunk);
+        let stream = ByteStream::new(
             store,
             object,
             chunk.start..chunk.start + chunk.len,
-            self.block as u64,
+            block as u64,
             ahead,
             self.cancel.clone(),
-        )
+        );
+        match &self.counter {
+            Some(counter) => stream.counted(Arc::clone(counter)),
+            None => stream,
+        }
     }
 }
 
-/// Where a window's memory comes from.
+/// A window's memory.
 #[derive(Debug)]
-pub enum Room {
-    /// The budget.
-    Anonymous(Arc<Arena>),
-    /// A file that the system may write out.
-    Spilled(Arc<Arena>),
+pub struct Room {
+    /// For where documents lie.
+    pub documents: Arc<Arena>,
+    /// For their tokens.
+    pub tokens: Arc<Arena>,
+    /// Whether that is a file that the system may write out.
+    pub is_spilled: bool,
 }
 
 impl Room {
-    /// Anonymous memory, or a spill file in `folder` if the budget does not have it and `must` is set.
-    pub fn take(layout: &WindowLayout, shelf: &Arc<Shelf>, must: bool, folder: &Path) -> Result<Option<Self>> {
-        if let Some(arena) = shelf.take(&layout.layout)? {
-            return Ok(Some(Self::Anonymous(arena)));
-        }
-        if must { Arena::spilled(&layout.layout, folder).map(|arena| Some(Self::Spilled(arena))) } else { Ok(None) }
+    /// Anonymous memory, if the budget has it.
+    pub fn take(layout: &WindowLayout, shelf: &Arc<Shelf>) -> Result<Option<Self>> {
+        // The larger one first: what it leaves is used again more often.
+        let Some(tokens) = shelf.take(&layout.tokens)? else { return Ok(None) };
+        let Some(documents) = shelf.take(&layout.documents)? else { return Ok(None) };
+        Ok(Some(Self { documents, tokens, is_spilled: false }))
+    }
+
+    /// Spill files in `folder`.
+    pub fn spill(layout: &WindowLayout, folder: &Path) -> Result<Self> {
+        let (documents, tokens) = (Arena::spilled(&layout.documents, folder)?, Arena::spilled(&layout.tokens, folder)?);
+        Ok(Self { documents, tokens, is_spilled: true })
     }
 }
 
@@ -79,71 +97,38 @@ impl Room {
 #[derive(Debug)]
 pub struct Loading {
     ordinal: u64,
-    shared: Arc<Shared>,
     plan: WindowPlan,
     pieces: SlotMut<u32>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-    /// What is read ahead.
-    ahead: Mutex<Reads>,
-}
-
-#[derive(Debug, Default)]
-struct Reads {
-    /// Streams that were opened before a thread got to them, by the chunk's place in the plan.
-    streams: HashMap<usize, ByteStream>,
-    /// The first chunk of which no read was started.
-    next: usize,
-}
-
-#[derive(Debug)]
-struct State {
-    left: usize,
-    done: Vec<Option<Result<ChunkDocs>>>,
+    chunks: Pending<(Documents, Tokens)>,
 }
 
 impl Loading {
-    /// Queues the decoding of a window's chunks.
+    /// Queues the decoding of a window's chunks; without memory for their tokens, only of the documents' lengths.
     pub fn start(
         run: &Arc<Run>,
         plan: WindowPlan,
         layout: WindowLayout,
-        room: Room,
+        (documents, tokens): (&Arc<Arena>, Option<&Arc<Arena>>),
         pool: &Pool,
         reading: &Reading,
     ) -> Self {
-        let (Room::Anonymous(arena) | Room::Spilled(arena)) = room;
-        let (slots, pieces) = layout.carve(&arena);
-        let count = slots.len();
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State { left: count, done: (0..count).map(|_| None).collect() }),
-            changed: Condvar::new(),
-            ahead: Mutex::default(),
-        });
+        let (slots, pieces) = layout.carve(documents, tokens);
         let chunks: Arc<[ChunkPlan]> = plan.chunks.as_slice().into();
-        for (number, slots) in slots.into_iter().enumerate() {
-            let (run, shared, chunks, reading) =
-                (Arc::clone(run), Arc::clone(&shared), Arc::clone(&chunks), reading.clone());
-            pool.regular(move |scratch| {
-                let docs = guarded(|| {
-                    reading.cancel.check()?;
-                    let mut ahead = shared.read_ahead(&run, &chunks, number, &reading);
-                    let mut open = || ahead.take().unwrap_or_else(|| reading.open(&run, &chunks[number]));
-                    scratch.decode(&run, &chunks[number], slots, &mut open, &reading.loans, &reading.cancel)
-                });
-                let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
-                state.done[number] = Some(docs);
-                state.left -= 1;
-                if state.left == 0 {
-                    shared.changed.notify_all();
-                }
-            });
-        }
-        Self { ordinal: plan.ordinal(run.order()), shared, plan, pieces }
+        let reads = Arc::new(Mutex::new(Reads::default()));
+        let tasks = slots.into_iter().enumerate().map(|(number, slots)| {
+            let (run, reads, chunks, reading) =
+                (Arc::clone(run), Arc::clone(&reads), Arc::clone(&chunks), reading.clone());
+            move |scratch: &mut Scratch| {
+                reading.cancel.check()?;
+                let plan = &chunks[number];
+                let mut ahead = read_ahead(&reads, &run, &chunks, number, &reading);
+                let mut open = || ahead.take().unwrap_or_else(|| reading.open(&run, plan.chunk));
+                let mut keep = Keep::new(&run, plan, run.place(plan.chunk), slots);
+                let all = scratch.decode(&run, plan.chunk, &mut keep, &mut open, &reading.loans, &reading.cancel)?;
+                keep.finish(all)
+            }
+        });
+        Self { ordinal: plan.ordinal(run.order()), chunks: pool.decode(tasks), plan, pieces }
     }
 
     /// The window's number, counted through all passes.
@@ -158,35 +143,65 @@ impl Loading {
 
     /// Waits until the window is decoded. Of several faults the first in the window's order is reported.
     pub fn finish(self, run: &Run, cancel: &Cancel) -> Result<Window> {
-        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
-        while state.left > 0 {
-            cancel.check()?;
-            let wait = Duration::from_millis(20);
-            state = self.shared.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        let chunks = std::mem::take(&mut state.done).into_iter();
-        let missing = || Error::Internal("a chunk without a result".to_owned());
-        let chunks = chunks.map(|docs| docs.ok_or_else(missing)?).collect::<Result<Vec<_>>>()?;
-        Ok(Window::new(run, self.plan, chunks, self.pieces))
+        Ok(Window::new(run, self.plan, self.chunks.finish(cancel)?, self.pieces))
     }
 }
 
-impl Shared {
-    /// Starts the reads of the chunks that follow, and returns the stream of `number` if it was started before.
-    fn read_ahead(&self, run: &Run, chunks: &[ChunkPlan], number: usize, reading: &Reading) -> Option<ByteStream> {
-        if !run.index().store.is_remote() {
-            return None;
+/// Decodes stretches of a window's tokens, given for each of its chunks, and nothing else; `None` without memory.
+pub fn excerpt(
+    run: &Arc<Run>,
+    window: &Window,
+    needs: &[Stretches],
+    shelf: &Arc<Shelf>,
+    pool: &Pool,
+    reading: &Reading,
+) -> Result<Option<Window>> {
+    let layout = ExcerptLayout::new(run, window, needs);
+    let Some(arena) = shelf.take(&layout.layout)? else { return Ok(None) };
+    let tasks = layout.tokens.into_iter().zip(needs).zip(window.chunks()).map(|((region, wanted), chunk)| {
+        let (run, reading, slot, wanted) = (Arc::clone(run), reading.clone(), region.carve(&arena), wanted.clone());
+        move |scratch: &mut Scratch| {
+            let mut pick = Pick::new(run.place(chunk), wanted, slot);
+            if !pick.has_all() {
+                let mut open = || reading.open(&run, chunk);
+                scratch.decode(&run, chunk, &mut pick, &mut open, &reading.loans, &reading.cancel)?;
+            }
+            pick.finish()
         }
-        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = ahead.streams.remove(&number);
-        ahead.next = ahead.next.max(number + 1);
-        while ahead.next < chunks.len().min(number + 1 + CHUNKS_AHEAD) && ahead.streams.len() < CHUNKS_AHEAD {
-            let next = ahead.next;
-            let mut stream = reading.open(run, &chunks[next]);
-            stream.start();
-            ahead.streams.insert(next, stream);
-            ahead.next += 1;
-        }
-        own
+    });
+    // All at once, for the tasks are counted.
+    let tasks: Vec<_> = tasks.collect();
+    Ok(Some(window.with_tokens(pool.decode(tasks.into_iter()).finish(&reading.cancel)?)))
+}
+
+#[derive(Debug, Default)]
+struct Reads {
+    /// Streams that were opened before a thread got to them, by the chunk's place in the plan.
+    streams: HashMap<usize, ByteStream>,
+    /// The first chunk of which no read was started.
+    next: usize,
+}
+
+/// Starts the reads of the chunks that follow, and returns the stream of `number` if it was started before.
+fn read_ahead(
+    reads: &Mutex<Reads>,
+    run: &Run,
+    chunks: &[ChunkPlan],
+    number: usize,
+    reading: &Reading,
+) -> Option<ByteStream> {
+    if !run.index().store.is_remote() {
+        return None;
     }
+    let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
+    let own = reads.streams.remove(&number);
+    reads.next = reads.next.max(number + 1);
+    while reads.next < chunks.len().min(number + 1 + CHUNKS_AHEAD) && reads.streams.len() < CHUNKS_AHEAD {
+        let next = reads.next;
+        let mut stream = reading.open(run, chunks[next].chunk);
+        stream.start();
+        reads.streams.insert(next, stream);
+        reads.next += 1;
+    }
+    own
 }

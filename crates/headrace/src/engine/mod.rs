@@ -12,26 +12,34 @@ mod assemble;
 mod batch;
 mod conductor;
 mod decode;
+mod documents;
+mod keep;
 mod load;
 mod memory;
 mod plan;
 mod pool;
 mod report;
 mod run;
+mod shares;
+mod supply;
 mod window;
 
-use std::sync::Arc;
+#[cfg(test)]
+mod large;
+
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
 pub use batch::{Array, ArrayKind, Batch, Numbers};
-pub use conductor::{Counters, Options, Shares};
+pub use conductor::{Counters, Options};
 pub use memory::{Plain, Slot};
 pub use plan::{ChunkPlan, WindowPlan};
 pub use report::{Report, report};
 pub use run::{PackSpec, Run};
+pub use shares::Shares;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
@@ -51,7 +59,10 @@ pub enum Next {
 /// Feeds one rank. Dropping it ends its threads.
 #[derive(Debug)]
 pub struct Engine {
-    batches: Option<Receiver<Result<Batch>>>,
+    /// Batches come in groups: whoever waits is woken once for all of them.
+    groups: Option<Receiver<Result<Vec<Batch>>>>,
+    /// What is left of the last one.
+    batches: Mutex<std::vec::IntoIter<Batch>>,
     cancel: Cancel,
     counters: Arc<Counters>,
     thread: Option<JoinHandle<()>>,
@@ -66,22 +77,29 @@ impl Engine {
     /// [`Error::Memory`] if the budget is too small for one step.
     pub fn start(run: Arc<Run>, options: Options) -> Result<Self> {
         let (cancel, counters) = (Cancel::new(), Arc::new(Counters::default()));
-        let (sender, batches) = bounded(options.prefetch);
         let conductor = conductor::Conductor::new(run, options, Arc::clone(&counters), cancel.clone())?;
+        let (sender, groups) = bounded(conductor.groups_ahead());
         let thread = std::thread::Builder::new()
             .name("headrace-lead".to_owned())
             .spawn(move || conductor.lead(&sender))
             .map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
-        Ok(Self { batches: Some(batches), cancel, counters, thread: Some(thread), process: std::process::id() })
+        let (batches, process) = (Mutex::default(), std::process::id());
+        Ok(Self { groups: Some(groups), batches, cancel, counters, thread: Some(thread), process })
     }
 
     /// Waits up to `timeout` for the next batch. After an error there is nothing more.
     pub fn next(&self, timeout: Duration) -> Result<Next> {
-        let Some(batches) = &self.batches else { return Ok(Next::End) };
-        match batches.recv_timeout(timeout) {
-            Ok(batch) => Ok(Next::Batch(Box::new(batch?))),
-            Err(RecvTimeoutError::Timeout) => Ok(Next::Pending),
-            Err(RecvTimeoutError::Disconnected) => Ok(Next::End),
+        let Some(groups) = &self.groups else { return Ok(Next::End) };
+        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(batch) = batches.next() {
+                return Ok(Next::Batch(Box::new(batch)));
+            }
+            match groups.recv_timeout(timeout) {
+                Ok(group) => *batches = group?.into_iter(),
+                Err(RecvTimeoutError::Timeout) => return Ok(Next::Pending),
+                Err(RecvTimeoutError::Disconnected) => return Ok(Next::End),
+            }
         }
     }
 
@@ -95,12 +113,12 @@ impl Drop for Engine {
     fn drop(&mut self) {
         if std::process::id() != self.process {
             // In a forked child its threads are not there, and the channel may be locked for ever.
-            std::mem::forget((self.batches.take(), self.thread.take()));
+            std::mem::forget((self.groups.take(), self.thread.take()));
             return;
         }
         self.cancel.cancel();
         // The conductor may be waiting for room in the channel.
-        self.batches = None;
+        self.groups = None;
         if let Some(thread) = self.thread.take() {
             // A panic on it was sent as an error or has nobody left to tell.
             drop(thread.join());

@@ -60,7 +60,7 @@ impl WindowPlan {
 
     /// Stored bytes of the chunks that are read.
     pub fn bytes(&self, column: &TokenColumn) -> u64 {
-        self.chunks.iter().map(|plan| column.chunks[plan.chunk as usize].len).sum()
+        self.chunks.iter().map(|plan| column.chunks.bytes(plan.chunk as usize)).sum()
     }
 
     /// The place of a lane among the own lanes, from 0.
@@ -84,7 +84,7 @@ impl ChunkPlan {
 
     /// The most documents of which a token is kept.
     pub fn most_documents(&self, column: &TokenColumn) -> usize {
-        let (documents, rows) = (column.documents[self.chunk as usize], column.chunks[self.chunk as usize].rows);
+        let (documents, rows) = (column.documents[self.chunk as usize], column.chunks.rows(self.chunk as usize));
         // Not counted is the largest number.
         self.at_most(documents.min(rows))
     }

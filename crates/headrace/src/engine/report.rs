@@ -27,7 +27,7 @@ pub fn report(run: &Run, epoch: u64, batch: u64, world: u64, rank: u64) -> Resul
         let plan = WindowPlan::new(order, &pass, number, lanes.clone());
         report.bytes += plan.bytes(run.column());
         report.windows += u64::from(!plan.chunks.is_empty());
-        report.window_bytes = report.window_bytes.max(WindowLayout::new(run, &plan)?.layout.bytes() as u64);
+        report.window_bytes = report.window_bytes.max(WindowLayout::new(run, &plan)?.bytes());
     }
     Ok(report)
 }

@@ -48,16 +48,18 @@ impl Run {
         epochs: Option<u64>,
         remainder: Remainder,
     ) -> Result<Self> {
-        let weights = column.tokens.iter().zip(&column.documents);
-        let weights = weights.map(|(&tokens, &documents)| {
+        let weights = if pack.specials.added() == 0 {
             // Without added tokens nobody needs to know the documents, and they may not have been counted.
-            if pack.specials.added() == 0 { tokens } else { pack.specials.weight(tokens, documents) }
-        });
-        let weights: Arc<[u64]> = weights.collect();
-        if let Some(chunk) = column.chunks.iter().position(|chunk| u32::try_from(chunk.rows).is_err()) {
-            let group = index.row_groups[chunk];
+            Arc::clone(&column.tokens)
+        } else {
+            let counts = column.tokens.iter().zip(column.documents.iter());
+            counts.map(|(&tokens, &documents)| pack.specials.weight(tokens, documents)).collect()
+        };
+        let rows = |chunk: &usize| column.chunks.rows(*chunk);
+        if let Some(chunk) = (0..column.chunks.len()).find(|chunk| u32::try_from(rows(chunk)).is_err()) {
+            let group = index.row_groups.get(chunk);
             let place = Place::file(index.store.uri(&index.files[group.file as usize].object.path));
-            let what = format!("expected a row group of less than 2^32 rows, found {}", column.chunks[chunk].rows);
+            let what = format!("expected a row group of less than 2^32 rows, found {}", group.rows);
             return Err(Error::data(place.at_row_group(group.number), what));
         }
         let order = LaneOrder::new(spec, weights)?;
@@ -105,7 +107,7 @@ impl Run {
 
     /// How to decode a chunk.
     pub fn chunk(&self, chunk: u32) -> TokenChunk {
-        self.column.chunks[chunk as usize]
+        self.column.chunks.get(chunk as usize)
     }
 
     /// Tokens of a chunk, and documents with a token if that was counted, as indexed.
@@ -116,7 +118,7 @@ impl Run {
 
     /// A chunk's place, for messages.
     pub fn place(&self, chunk: u32) -> Place {
-        let group = self.index.row_groups[chunk as usize];
+        let group = self.index.row_groups.get(chunk as usize);
         let path = &self.index.files[group.file as usize].object.path;
         Place::file(self.index.store.uri(path)).in_column(&self.column.name).at_row_group(group.number)
     }

@@ -3,21 +3,24 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::decode::{ChunkDocs, ChunkSlots};
+use super::documents::{Document, Documents, Stretches, TokenRegion, Tokens, tokens_of};
+use super::keep::ChunkSlots;
 use super::memory::{Arena, Layout, Region, Slot, SlotMut};
 use super::plan::{ChunkPlan, WindowPlan};
 use super::run::Run;
 use crate::error::{Error, Result};
 use crate::pack::Span;
 
-/// The regions of a window's arena.
+/// The regions of a window's arenas.
 #[derive(Debug)]
 pub struct WindowLayout {
-    /// Of the arena that [`WindowLayout::carve`] needs.
-    pub layout: Layout,
-    /// Bytes of what is kept of chunks and lanes beside the arena.
+    /// Of the arena for where documents lie.
+    pub documents: Layout,
+    /// Of the arena for their tokens.
+    pub tokens: Layout,
+    /// Bytes of what is kept of chunks and lanes beside the arenas.
     pub overhead: u64,
-    chunks: Vec<(Region<i32>, Region<u64>, Region<u32>)>,
+    chunks: Vec<(TokenRegion, Region<u64>, Region<u32>)>,
     pieces: Region<u32>,
 }
 
@@ -27,13 +30,15 @@ impl WindowLayout {
     /// # Errors
     /// [`Error::Argument`] if the window holds 2^32 documents or more.
     pub fn new(run: &Run, plan: &WindowPlan) -> Result<Self> {
-        let mut layout = Layout::new();
+        let (mut layout, mut tokens) = (Layout::new(), Layout::new());
         let column = run.column();
         let mut documents = 0_usize;
         let chunks = plan.chunks.iter().map(|chunk| {
             let most = chunk.most_documents(column);
             documents = documents.saturating_add(most);
-            (layout.add(chunk.most_tokens(column)), layout.add(most), layout.add(most))
+            let region =
+                TokenRegion::add(&mut tokens, chunk.most_tokens(column), column.chunks.is_narrow(chunk.chunk as usize));
+            (region, layout.add(most), layout.add(most))
         });
         let chunks = chunks.collect();
         // A document that a slice's end cuts is a piece in each slice.
@@ -47,23 +52,50 @@ impl WindowLayout {
         let pieces = layout.add(pieces);
         let a_lane = size_of::<Slice>() + size_of::<Mutex<PieceOrder>>();
         // A chunk's plan, its documents and, while it is decoded, its task and its result.
-        let a_chunk = 2 * (size_of::<ChunkPlan>() + size_of::<ChunkDocs>() + size_of::<ChunkSlots>());
-        let overhead = lanes * a_lane as u64 + (plan.chunks.len() * a_chunk) as u64 + size_of::<Window>() as u64;
-        Ok(Self { layout, overhead, chunks, pieces })
+        let a_chunk =
+            2 * (size_of::<ChunkPlan>() + size_of::<Documents>() + size_of::<Tokens>() + size_of::<ChunkSlots>());
+        let overhead = lanes * a_lane as u64 + (plan.chunks.len() * a_chunk) as u64 + size_of::<Directory>() as u64;
+        Ok(Self { documents: layout, tokens, overhead, chunks, pieces })
     }
 
-    /// Takes the regions out of an arena with this layout.
-    pub fn carve(self, arena: &Arc<Arena>) -> (Vec<ChunkSlots>, SlotMut<u32>) {
-        let chunks = self.chunks.into_iter().map(|(tokens, ends, rows)| ChunkSlots {
-            tokens: arena.carve(tokens),
-            ends: arena.carve(ends),
-            rows: arena.carve(rows),
+    /// Bytes of both arenas.
+    pub fn bytes(&self) -> u64 {
+        self.documents.bytes().saturating_add(self.tokens.bytes()) as u64
+    }
+
+    /// Takes the regions out of arenas with these layouts; without one for tokens there is no room for them.
+    pub fn carve(self, documents: &Arc<Arena>, tokens: Option<&Arc<Arena>>) -> (Vec<ChunkSlots>, SlotMut<u32>) {
+        let chunks = self.chunks.into_iter().map(|(region, ends, rows)| ChunkSlots {
+            tokens: tokens.map(|arena| region.carve(arena)),
+            ends: documents.carve(ends),
+            rows: documents.carve(rows),
         });
-        (chunks.collect(), arena.carve(self.pieces))
+        (chunks.collect(), documents.carve(self.pieces))
     }
 }
 
-/// A lane's slice of a decoded window.
+/// The regions of an arena for some stretches of a window's tokens.
+#[derive(Debug)]
+pub struct ExcerptLayout {
+    /// Of the arena.
+    pub layout: Layout,
+    /// For each chunk.
+    pub tokens: Vec<TokenRegion>,
+}
+
+impl ExcerptLayout {
+    /// Room for stretches of each chunk of a window.
+    pub fn new(run: &Run, window: &Window, needs: &[Stretches]) -> Self {
+        let mut layout = Layout::new();
+        let regions = window.chunks().zip(needs).map(|(chunk, stretches)| {
+            TokenRegion::add(&mut layout, tokens_of(stretches), run.column().chunks.is_narrow(chunk as usize))
+        });
+        let tokens = regions.collect();
+        Self { layout, tokens }
+    }
+}
+
+/// A lane's slice of a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Slice {
     /// As a stretch of the window.
@@ -72,17 +104,25 @@ struct Slice {
     documents: Range<u32>,
 }
 
-/// A decoded window.
+/// Where the documents of a window lie, and in which order lanes take them.
 #[derive(Debug)]
-pub struct Window {
+struct Directory {
     plan: WindowPlan,
     ordinal: u64,
-    chunks: Vec<ChunkDocs>,
+    chunks: Vec<Documents>,
     /// How many documents lie before each chunk, and in all.
     bases: Vec<u32>,
     /// The piece order of each own lane; empty if pieces stay in the order in which they lie.
     orders: Vec<Mutex<PieceOrder>>,
     slices: Vec<Slice>,
+}
+
+/// A decoded window: its directory, and those of its tokens that are in memory.
+#[derive(Debug)]
+pub struct Window {
+    directory: Arc<Directory>,
+    /// Of each chunk.
+    tokens: Vec<Tokens>,
 }
 
 /// The order of a slice's pieces, made when its lane gets there.
@@ -93,41 +133,7 @@ enum PieceOrder {
     Ready(Slot<u32>),
 }
 
-impl Window {
-    /// Puts the decoded chunks of a plan together.
-    pub fn new(run: &Run, plan: WindowPlan, chunks: Vec<ChunkDocs>, pieces: SlotMut<u32>) -> Self {
-        let mut bases = Vec::with_capacity(chunks.len() + 1);
-        let mut base = 0;
-        bases.push(base);
-        for chunk in &chunks {
-            base += chunk.len() as u32;
-            bases.push(base);
-        }
-        let ordinal = plan.ordinal(run.order());
-        let mut window = Self { plan, ordinal, chunks, bases, orders: Vec::new(), slices: Vec::new() };
-        let lanes = window.plan.lanes.iter().flat_map(Clone::clone);
-        window.slices = lanes.map(|lane| window.slice(lane)).collect();
-        if run.order().spec().shuffle {
-            let mut rest = pieces;
-            for slice in &window.slices {
-                let (own, tail) = rest.split_at(slice.documents.len());
-                window.orders.push(Mutex::new(PieceOrder::Room(Some(own))));
-                rest = tail;
-            }
-        }
-        window
-    }
-
-    /// The window's number, counted through all passes.
-    pub fn ordinal(&self) -> u64 {
-        self.ordinal
-    }
-
-    /// The unit of the dealt line behind the window.
-    pub fn end(&self) -> u64 {
-        self.plan.span.end()
-    }
-
+impl Directory {
     fn slice(&self, lane: u64) -> Slice {
         let range = self.plan.span.slice(lane);
         let documents =
@@ -168,12 +174,76 @@ impl Window {
     }
 }
 
+impl Window {
+    /// Puts the decoded chunks of a plan together.
+    pub fn new(run: &Run, plan: WindowPlan, decoded: Vec<(Documents, Tokens)>, pieces: SlotMut<u32>) -> Self {
+        let (chunks, tokens): (Vec<_>, Vec<_>) = decoded.into_iter().unzip();
+        let mut bases = Vec::with_capacity(chunks.len() + 1);
+        let mut base = 0;
+        bases.push(base);
+        for chunk in &chunks {
+            base += chunk.len() as u32;
+            bases.push(base);
+        }
+        let ordinal = plan.ordinal(run.order());
+        let mut directory = Directory { plan, ordinal, chunks, bases, orders: Vec::new(), slices: Vec::new() };
+        let lanes = directory.plan.lanes.iter().flat_map(Clone::clone);
+        directory.slices = lanes.map(|lane| directory.slice(lane)).collect();
+        if run.order().spec().shuffle {
+            let mut rest = pieces;
+            for slice in &directory.slices {
+                let (own, tail) = rest.split_at(slice.documents.len());
+                directory.orders.push(Mutex::new(PieceOrder::Room(Some(own))));
+                rest = tail;
+            }
+        }
+        Self { directory: Arc::new(directory), tokens }
+    }
+
+    /// The same window with other tokens in memory.
+    pub fn with_tokens(&self, tokens: Vec<Tokens>) -> Self {
+        Self { directory: Arc::clone(&self.directory), tokens }
+    }
+
+    /// The same window with nothing but some stretches of its tokens in memory, in `arena`.
+    pub fn excerpt(&self, needs: &[Stretches], layout: ExcerptLayout, arena: &Arc<Arena>) -> Result<Self> {
+        let copies = layout.tokens.into_iter().zip(needs).zip(&self.tokens).map(|((region, stretches), tokens)| {
+            let (mut slot, mut at) = (region.carve(arena), 0);
+            for stretch in stretches {
+                let stored = tokens.get(stretch.clone()).filter(|&stored| slot.copy(at, stored));
+                at += stored.ok_or_else(not_in_memory)?.len();
+            }
+            Ok(Tokens::new(slot.freeze(at), stretches.clone()))
+        });
+        Ok(self.with_tokens(copies.collect::<Result<_>>()?))
+    }
+
+    /// The window's number, counted through all passes.
+    pub fn ordinal(&self) -> u64 {
+        self.directory.ordinal
+    }
+
+    /// The unit of the dealt line behind the window.
+    pub fn end(&self) -> u64 {
+        self.directory.plan.span.end()
+    }
+
+    /// Its chunks, by their numbers in the index.
+    pub fn chunks(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
+        self.directory.chunks.iter().map(|documents| documents.chunk)
+    }
+}
+
+fn not_in_memory() -> Error {
+    Error::Internal("tokens that are not in memory".to_owned())
+}
+
 /// What is left of a piece: a stretch of a document.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     /// Among the window's chunks.
     chunk: usize,
-    document: super::decode::Document,
+    document: Document,
     /// In expanded tokens of the chunk.
     next: u64,
     end: u64,
@@ -186,10 +256,61 @@ pub struct Windows(pub Arc<[Arc<Window>]>);
 impl Windows {
     /// The window that holds a token of a lane's stream.
     fn holding(&self, lane: u64, token: u64) -> Result<&Arc<Window>> {
-        let at = self.0.partition_point(|window| window.plan.span.lane_tokens(lane).end <= token);
-        let window = self.0.get(at).filter(|window| window.plan.span.lane_tokens(lane).start <= token);
+        let lane_tokens = |window: &Window| window.directory.plan.span.lane_tokens(lane);
+        let at = self.0.partition_point(|window| lane_tokens(window).end <= token);
+        let window = self.0.get(at).filter(|window| lane_tokens(window).start <= token);
         window.ok_or_else(|| Error::Internal(format!("token {token} of lane {lane} was not decoded in time")))
     }
+
+    /// Which stored tokens the streams of lanes take, for each chunk of each window; `parts` are lanes with the tokens
+    /// of their streams, of which those in later windows are left out. Needs no token in memory.
+    pub fn needs(&self, run: &Run, parts: impl Iterator<Item = (u64, Range<u64>)>) -> Result<Vec<Vec<Stretches>>> {
+        let mut needs: Vec<Vec<Stretches>> =
+            self.0.iter().map(|window| vec![Stretches::new(); window.tokens.len()]).collect();
+        let (Some(first), Some(last)) = (self.0.first(), self.0.last()) else { return Ok(needs) };
+        let first = first.ordinal();
+        for (lane, tokens) in parts {
+            let end = tokens.end.min(last.directory.plan.span.lane_tokens(lane).end);
+            if tokens.start >= end {
+                continue;
+            }
+            let mut cursor = Cursor::seek(run, self, lane, tokens.start)?;
+            cursor.pass(run, self, end - tokens.start, |part| {
+                let window = &mut needs[(part.window.ordinal() - first) as usize];
+                window[part.chunk].push(part.stored);
+                Ok(())
+            })?;
+        }
+        for stretches in needs.iter_mut().flatten() {
+            stretches.retain(|stretch| !stretch.is_empty());
+            stretches.sort_unstable_by_key(|stretch| stretch.start);
+            stretches.dedup_by(|next, before| {
+                let joined = next.start <= before.end;
+                if joined {
+                    before.end = before.end.max(next.end);
+                }
+                joined
+            });
+        }
+        Ok(needs)
+    }
+}
+
+/// A part of a piece that a cursor passes.
+#[derive(Debug)]
+struct Part<'a> {
+    window: &'a Window,
+    /// Among the window's chunks.
+    chunk: usize,
+    document: Document,
+    /// Where it begins, in expanded tokens of the document; and how many they are.
+    start: u64,
+    count: u64,
+    /// The document's stored tokens.
+    whole: u64,
+    /// Those of the part: as numbers in the document, and in the chunk.
+    own: Range<u64>,
+    stored: Range<u64>,
 }
 
 /// A lane's place in its stream.
@@ -205,17 +326,20 @@ pub struct Cursor {
     /// Pieces begun.
     begun: u32,
     piece: Option<Piece>,
+    /// The one after it, looked up ahead so that its tokens are near when they are needed.
+    coming: Option<Piece>,
 }
 
 impl Cursor {
     /// A cursor at the start of a lane's slice of a window.
     fn enter(run: &Run, window: &Arc<Window>, lane: u64) -> Result<Self> {
         let missing = || Error::Internal(format!("lane {lane} is not among those decoded"));
-        let number = window.plan.lane_number(lane).ok_or_else(missing)?;
-        let slice = window.slices[number].clone();
-        let order = window.order(run, number, lane);
-        let token = window.plan.span.lane_tokens(lane).start;
-        Ok(Self { lane, token, window: Arc::clone(window), slice, order, begun: 0, piece: None })
+        let directory = &window.directory;
+        let number = directory.plan.lane_number(lane).ok_or_else(missing)?;
+        let slice = directory.slices[number].clone();
+        let order = directory.order(run, number, lane);
+        let token = directory.plan.span.lane_tokens(lane).start;
+        Ok(Self { lane, token, window: Arc::clone(window), slice, order, begun: 0, piece: None, coming: None })
     }
 
     /// A cursor at a token of a lane's stream.
@@ -242,7 +366,7 @@ impl Cursor {
 
     /// Goes on to a later token.
     pub fn advance(&mut self, run: &Run, windows: &Windows, token: u64) -> Result<()> {
-        if token > self.window.plan.span.lane_tokens(self.lane).end {
+        if token > self.window.directory.plan.span.lane_tokens(self.lane).end {
             *self = Self::enter(run, windows.holding(self.lane, token)?, self.lane)?;
         }
         while self.token < token {
@@ -262,11 +386,49 @@ impl Cursor {
                 *self = Self::enter(run, windows.holding(self.lane, self.token)?, self.lane)?;
                 continue;
             }
-            let number = self.order.as_ref().map_or(self.begun, |order| order[self.begun as usize]);
-            self.piece = Some(self.window.piece(&self.slice, number));
+            self.piece = self.coming.take().or_else(|| self.look_up(self.begun));
             self.begun += 1;
+            self.coming = self.look_up(self.begun);
+            if let Some(Piece { chunk, document, next, .. }) = &self.coming {
+                let first = self.window.directory.chunks[*chunk].first_stored(document, *next, run.specials());
+                self.window.tokens[*chunk].prefetch(first);
+            }
         }
         self.piece.as_mut().ok_or_else(|| Error::Internal("a cursor without a piece".to_owned()))
+    }
+
+    /// The slice's piece `number`, if it has so many.
+    fn look_up(&self, number: u32) -> Option<Piece> {
+        if number as usize >= self.slice.documents.len() {
+            return None;
+        }
+        let number = self.order.as_ref().map_or(number, |order| order[number as usize]);
+        Some(self.window.directory.piece(&self.slice, number))
+    }
+
+    /// Goes on by `count` tokens and shows each part of a piece on the way.
+    fn pass(
+        &mut self,
+        run: &Run,
+        windows: &Windows,
+        count: u64,
+        mut see: impl FnMut(Part<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let (specials, end) = (run.specials(), self.token + count);
+        while self.token < end {
+            let left = end - self.token;
+            let piece = self.piece(run, windows)?;
+            let count = (piece.end - piece.next).min(left);
+            let Piece { chunk, document, next, .. } = *piece;
+            piece.next += count;
+            let whole = document.end - document.start - specials.added();
+            let start = next - document.start;
+            let own = specials.stored(whole, start, count);
+            let stored = self.window.directory.chunks[chunk].stored(&document, own.clone(), specials);
+            see(Part { window: &self.window, chunk, document, start, count, whole, own, stored })?;
+            self.token += count;
+        }
+        Ok(())
     }
 
     /// Fills `out` with the next tokens of the lane's stream and appends where they come from.
@@ -277,29 +439,20 @@ impl Cursor {
         out: &mut [T],
         spans: &mut Vec<Span>,
     ) -> Result<()> {
-        let mut rest = out;
-        while !rest.is_empty() {
-            let piece = self.piece(run, windows)?;
-            let count = (piece.end - piece.next).min(rest.len() as u64);
-            let Piece { chunk, document, next, .. } = *piece;
-            piece.next += count;
-            let (head, tail) = rest.split_at_mut(count as usize);
-            let whole = document.end - document.start - run.specials().added();
-            let start = next - document.start;
-            let stored = run.specials().stored(whole, start, count);
-            let docs = &self.window.chunks[chunk];
-            let tokens = docs.tokens(&document, stored.clone(), run.specials());
-            run.specials().write(tokens, whole, start, head);
-            spans.push(Span {
-                chunk: docs.chunk,
-                row: document.row,
-                first: stored.start,
-                tokens: (stored.end - stored.start) as u32,
-                positions: count as u32,
-            });
-            self.token += count;
+        let (count, mut rest) = (out.len() as u64, out);
+        self.pass(run, windows, count, |part| {
+            let (head, tail) = std::mem::take(&mut rest).split_at_mut(part.count as usize);
             rest = tail;
-        }
-        Ok(())
+            let tokens = part.window.tokens[part.chunk].get(part.stored).ok_or_else(not_in_memory)?;
+            run.specials().write(tokens, part.whole, part.start, head);
+            spans.push(Span {
+                chunk: part.window.directory.chunks[part.chunk].chunk,
+                row: part.document.row,
+                first: part.own.start,
+                tokens: (part.own.end - part.own.start) as u32,
+                positions: part.count as u32,
+            });
+            Ok(())
+        })
     }
 }

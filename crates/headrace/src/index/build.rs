@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::index::listing::{IN_PLACE, Listing, find_files};
 use crate::index::read::read_footers;
 use crate::index::table::{FileRead, Table, TableBuilder, TableRef};
-use crate::index::{FileEntry, Index, IndexMode, OpenOptions, Phase, Progress, RowGroup, TokenColumn, cache};
+use crate::index::{FileEntry, Index, IndexMode, OpenOptions, Phase, Progress, RowGroups, TokenColumn, cache};
 use crate::store::local::{disk_error, write_atomic};
 use crate::store::{Object, Store, Version};
 
@@ -229,9 +229,9 @@ impl Index {
     /// An index of what is already known, that is not saved anywhere.
     pub fn new(
         store: Arc<dyn Store>,
-        files: Vec<FileEntry>,
-        row_groups: Vec<RowGroup>,
-        columns: Vec<TokenColumn>,
+        files: Arc<[FileEntry]>,
+        row_groups: RowGroups,
+        columns: Vec<Arc<TokenColumn>>,
     ) -> Self {
         Self { store, files, row_groups, columns, notes: Vec::new(), home: Home::default() }
     }

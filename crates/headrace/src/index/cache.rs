@@ -5,8 +5,8 @@
 //! | `path`, `size` | as listed, below the root |
 //! | `modified`, `etag` | the version: nanoseconds since 1970, or the entity tag; both null if the store has neither |
 //! | `rows`, `footer_digest` | rows of all row groups; xxh3-128 of the footer's bytes, little-endian |
-//! | `row_groups` | list of (`rows`, `bytes`) |
-//! | `column.NAME` | for each token column: null if the file has none of that name, or else a list as long as `row_groups` of the chunk's description; `tokens`, `documents` are null while not counted |
+//! | `row_groups` | list of their rows |
+//! | `column.NAME` | for each token column: null if the file has none of that name, or else a list as long as `row_groups` of the chunk's description, but for its rows, which are the row group's; `tokens`, `documents` are null while not counted |
 //!
 //! Metadata of the schema: `headrace.index` is the layout's version, `headrace.request` the digest of what was
 //! opened. Metadata of the footer: `headrace.checksum` is `xxh3-128:` and the digest, in hex, of the whole file with
@@ -30,12 +30,13 @@ use arrow::ipc::writer::FileWriter;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::format::parquet::{TokenChunk, TokenShape};
-use crate::index::table::{MISSING, Table, TableRef, is_missing};
-use crate::index::{FileEntry, RowGroup, TokenColumn, UNKNOWN};
+use crate::index::compact::ColumnBuilder;
+use crate::index::table::{Table, TableBuilder, TableRef};
+use crate::index::{FileEntry, TokenColumn, UNKNOWN};
 use crate::store::{Object, Version};
 
 /// The layout's version: another one is read anew rather than understood.
-const VERSION: &str = "2";
+const VERSION: &str = "3";
 const VERSION_KEY: &str = "headrace.index";
 const REQUEST_KEY: &str = "headrace.request";
 const CHECKSUM_KEY: &str = "headrace.checksum";
@@ -115,10 +116,6 @@ fn find_last(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     bytes.windows(wanted.len()).rposition(|window| window == wanted)
 }
 
-fn group_fields() -> Fields {
-    Fields::from(vec![Field::new("rows", DataType::UInt64, false), Field::new("bytes", DataType::UInt64, false)])
-}
-
 fn chunk_fields() -> Fields {
     let field = |name: &str, kind: DataType| Field::new(name, kind, false);
     Fields::from(vec![
@@ -132,24 +129,16 @@ fn chunk_fields() -> Fields {
         field("start", DataType::UInt64),
         field("len", DataType::UInt64),
         field("levels", DataType::UInt64),
-        field("rows", DataType::UInt64),
         field("narrow", DataType::Boolean),
         Field::new("tokens", DataType::UInt64, true),
         Field::new("documents", DataType::UInt64, true),
     ])
 }
 
-fn list(
-    fields: Fields,
-    values: Vec<ArrayRef>,
-    offsets: Vec<i32>,
-    nulls: Option<NullBuffer>,
-) -> Result<ArrayRef, ArrowError> {
-    let field = Arc::new(Field::new_list_field(DataType::Struct(fields.clone()), false));
-    let len = offsets.last().copied().unwrap_or(0) as usize;
+fn list(values: ArrayRef, offsets: Vec<i32>, nulls: Option<NullBuffer>) -> Result<ArrayRef, ArrowError> {
+    let field = Arc::new(Field::new_list_field(values.data_type().clone(), false));
     let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
-    let values = StructArray::try_new_with_length(fields, values, None, len)?;
-    Ok(Arc::new(ListArray::try_new(field, offsets, Arc::new(values), nulls)?))
+    Ok(Arc::new(ListArray::try_new(field, offsets, values, nulls)?))
 }
 
 fn to_batch(table: TableRef<'_>) -> Result<RecordBatch, ArrowError> {
@@ -160,10 +149,7 @@ fn to_batch(table: TableRef<'_>) -> Result<RecordBatch, ArrowError> {
     };
     let offsets = starts.iter().map(|at| offset(*at)).collect::<Result<Vec<_>, _>>()?;
     let u64s = |values: &mut dyn Iterator<Item = u64>| -> ArrayRef { Arc::new(UInt64Array::from_iter_values(values)) };
-    let groups = vec![
-        u64s(&mut table.row_groups.iter().map(|group| group.rows)),
-        u64s(&mut table.row_groups.iter().map(|group| group.bytes)),
-    ];
+    let groups = u64s(&mut table.row_groups.rows().iter().copied());
     let modified = |file: &FileEntry| match file.object.version {
         Version::Modified(time) => Some(time),
         _ => None,
@@ -180,7 +166,7 @@ fn to_batch(table: TableRef<'_>) -> Result<RecordBatch, ArrowError> {
         ("etag".to_owned(), Arc::new(files.iter().map(tag).collect::<StringArray>()), true),
         ("rows".to_owned(), u64s(&mut files.iter().map(|file| file.rows)), false),
         ("footer_digest".to_owned(), Arc::new(digests), false),
-        ("row_groups".to_owned(), list(group_fields(), groups, offsets, None)?, false),
+        ("row_groups".to_owned(), list(groups, offsets, None)?, false),
     ];
     for column in table.columns {
         columns.push((format!("{COLUMN_PREFIX}{}", column.name), column_array(column, &starts)?, true));
@@ -193,22 +179,22 @@ fn column_array(column: &TokenColumn, starts: &[usize]) -> Result<ArrayRef, Arro
     let mut present = Vec::with_capacity(starts.len() - 1);
     let mut kept = Vec::new();
     for range in starts.windows(2).map(|pair| pair[0]..pair[1]) {
-        let has = !column.chunks[range.clone()].iter().any(is_missing);
+        let has = !range.clone().any(|at| column.chunks.is_missing(at));
         present.push(has);
         if has {
             kept.extend(range);
         }
         offsets.push(kept.len() as i32);
     }
-    let chunks = || kept.iter().map(|at| &column.chunks[*at]);
+    let chunks = || kept.iter().map(|at| column.chunks.get(*at));
     let known = |counts: &[u64]| -> ArrayRef {
         Arc::new(kept.iter().map(|at| Some(counts[*at]).filter(|n| *n != UNKNOWN)).collect::<UInt64Array>())
     };
-    let u64s = |of: fn(&TokenChunk) -> u64| -> ArrayRef { Arc::new(UInt64Array::from_iter_values(chunks().map(of))) };
-    let u8s = |of: fn(&TokenChunk) -> u8| -> ArrayRef { Arc::new(UInt8Array::from_iter_values(chunks().map(of))) };
+    let u64s = |of: fn(TokenChunk) -> u64| -> ArrayRef { Arc::new(UInt64Array::from_iter_values(chunks().map(of))) };
+    let u8s = |of: fn(TokenChunk) -> u8| -> ArrayRef { Arc::new(UInt8Array::from_iter_values(chunks().map(of))) };
     let bools =
-        |of: fn(&TokenChunk) -> bool| -> ArrayRef { Arc::new(chunks().map(of).map(Some).collect::<BooleanArray>()) };
-    let i16s = |of: fn(&TokenChunk) -> i16| -> ArrayRef { Arc::new(Int16Array::from_iter_values(chunks().map(of))) };
+        |of: fn(TokenChunk) -> bool| -> ArrayRef { Arc::new(chunks().map(of).map(Some).collect::<BooleanArray>()) };
+    let i16s = |of: fn(TokenChunk) -> i16| -> ArrayRef { Arc::new(Int16Array::from_iter_values(chunks().map(of))) };
     let values: Vec<ArrayRef> = vec![
         u8s(|chunk| chunk.shape.value_bytes),
         u8s(|chunk| chunk.shape.bits),
@@ -220,12 +206,12 @@ fn column_array(column: &TokenColumn, starts: &[usize]) -> Result<ArrayRef, Arro
         u64s(|chunk| chunk.start),
         u64s(|chunk| chunk.len),
         u64s(|chunk| chunk.levels),
-        u64s(|chunk| chunk.rows),
         bools(|chunk| chunk.narrow),
         known(&column.tokens),
         known(&column.documents),
     ];
-    list(chunk_fields(), values, offsets, Some(NullBuffer::from(present)))
+    let values = StructArray::try_new_with_length(chunk_fields(), values, None, kept.len())?;
+    list(Arc::new(values), offsets, Some(NullBuffer::from(present)))
 }
 
 /// `None` if anything is not as [`to_batch`] writes it: the file may come from anywhere.
@@ -239,10 +225,8 @@ fn from_batch(batch: &RecordBatch) -> Option<Table> {
     let rows = u64s(named("rows")?)?;
     let digests = named("footer_digest")?.as_fixed_size_binary_opt()?;
     let groups = named("row_groups")?.as_list_opt::<i32>()?;
-    let group_values = groups.values().as_struct_opt()?;
-    let (group_rows, group_bytes) =
-        (u64s(group_values.column_by_name("rows")?)?, u64s(group_values.column_by_name("bytes")?)?);
-    let mut table = Table::default();
+    let group_rows = u64s(groups.values())?;
+    let mut builder = TableBuilder::default();
     for at in 0..batch.num_rows() {
         let version = match (modified.is_valid(at), tags.is_valid(at)) {
             (true, _) => Version::Modified(modified.value(at)),
@@ -250,31 +234,20 @@ fn from_batch(batch: &RecordBatch) -> Option<Table> {
             _ => Version::Unknown,
         };
         let (from, to) = (groups.value_offsets()[at] as usize, groups.value_offsets()[at + 1] as usize);
-        let file = u32::try_from(at).ok()?;
-        table.row_groups.extend((from..to).zip(0..).map(|(group, number)| RowGroup {
-            file,
-            number,
-            rows: group_rows.value(group),
-            bytes: group_bytes.value(group),
-        }));
-        table.files.push(FileEntry {
-            object: Object { path: paths.value(at).to_owned(), size: sizes.value(at), version },
-            rows: rows.value(at),
-            row_groups: u32::try_from(to - from).ok()?,
-            footer_digest: u128::from_le_bytes(digests.value(at).try_into().ok()?),
-        });
+        let object = Object { path: paths.value(at).to_owned(), size: sizes.value(at), version };
+        let digest = u128::from_le_bytes(digests.value(at).try_into().ok()?);
+        builder.add_file(object, rows.value(at), digest, (from..to).map(|group| group_rows.value(group)));
     }
-    let starts = table.borrow().starts();
     for (field, array) in batch.schema().fields().iter().zip(batch.columns()) {
         if let Some(name) = field.name().strip_prefix(COLUMN_PREFIX) {
-            let column = column_from(name, array.as_list_opt::<i32>()?, &table, &starts)?;
-            table.columns.push(column);
+            let column = column_from(name, array.as_list_opt::<i32>()?, builder.files())?;
+            builder.add_column(name, column);
         }
     }
-    Some(table)
+    Some(builder.finish())
 }
 
-fn column_from(name: &str, array: &ListArray, table: &Table, starts: &[usize]) -> Option<TokenColumn> {
+fn column_from(name: &str, array: &ListArray, files: &[FileEntry]) -> Option<ColumnBuilder> {
     let values = array.values().as_struct_opt()?;
     let u64s = |name: &str| values.column_by_name(name)?.as_primitive_opt::<UInt64Type>();
     let u8s = |name: &str| values.column_by_name(name)?.as_primitive_opt::<UInt8Type>();
@@ -284,21 +257,14 @@ fn column_from(name: &str, array: &ListArray, table: &Table, starts: &[usize]) -
     let narrow = values.column_by_name("narrow")?.as_boolean_opt()?;
     let (max_def, list_def) = (i16s("max_def")?, i16s("list_def")?);
     let encodings = values.column_by_name("encodings")?.as_primitive_opt::<UInt32Type>()?;
-    let (start, len, levels, rows) = (u64s("start")?, u64s("len")?, u64s("levels")?, u64s("rows")?);
+    let (start, len, levels) = (u64s("start")?, u64s("len")?, u64s("levels")?);
     let (tokens, documents) = (u64s("tokens")?, u64s("documents")?);
-    let groups = table.row_groups.len();
-    let mut column = TokenColumn {
-        name: name.to_owned(),
-        chunks: Vec::with_capacity(groups),
-        tokens: Vec::with_capacity(groups),
-        documents: Vec::with_capacity(groups),
-    };
-    for (at, file) in table.files.iter().enumerate() {
+    let mut column = ColumnBuilder::new(name);
+    let mut end = 0;
+    for (at, file) in files.iter().enumerate() {
+        end += file.row_groups as usize;
         if array.is_null(at) {
-            let len = starts[at + 1];
-            column.chunks.resize(len, MISSING);
-            column.tokens.resize(len, 0);
-            column.documents.resize(len, 0);
+            column.fill_up(end);
             continue;
         }
         let range = array.value_offsets()[at] as usize..array.value_offsets()[at + 1] as usize;
@@ -310,7 +276,7 @@ fn column_from(name: &str, array: &ListArray, table: &Table, starts: &[usize]) -
             if value_bytes.value(chunk) == 0 || end > file.object.size {
                 return None;
             }
-            column.chunks.push(TokenChunk {
+            let found = TokenChunk {
                 shape: TokenShape {
                     value_bytes: value_bytes.value(chunk),
                     bits: bits.value(chunk),
@@ -323,12 +289,12 @@ fn column_from(name: &str, array: &ListArray, table: &Table, starts: &[usize]) -
                 start: start.value(chunk),
                 len: len.value(chunk),
                 levels: levels.value(chunk),
-                rows: rows.value(chunk),
+                // The row group's, which the column gets when it is whole.
+                rows: 0,
                 narrow: narrow.value(chunk),
-            });
+            };
             let known = |counts: &UInt64Array| if counts.is_valid(chunk) { counts.value(chunk) } else { UNKNOWN };
-            column.tokens.push(known(tokens));
-            column.documents.push(known(documents));
+            column.push(&found, known(tokens), known(documents));
         }
     }
     Some(column)
@@ -345,11 +311,7 @@ mod tests {
             |(signed, encodings, start, len, levels, codec, tokens, documents)| {
                 let shape = TokenShape { value_bytes: 4, bits: 16, signed, max_def: 3, list_def: 2 };
                 let narrow = encodings % 2 == 0;
-                (
-                    TokenChunk { shape, codec, encodings, start, len, levels, rows: levels / 2, narrow },
-                    tokens,
-                    documents,
-                )
+                (TokenChunk { shape, codec, encodings, start, len, levels, rows: 0, narrow }, tokens, documents)
             },
         )
     }
@@ -360,30 +322,25 @@ mod tests {
             "\"[a-f0-9]{4}\"".prop_map(Version::ETag),
             Just(Version::Unknown)
         ];
-        let group = (any::<u64>(), any::<u64>(), proptest::option::of(chunk()));
+        let group = (any::<u64>(), proptest::option::of(chunk()));
         let file = ("\\PC{0,12}", 1000..2000_u64, version, any::<u128>(), proptest::collection::vec(group, 0..4));
         (proptest::collection::vec(file, 1..6), any::<bool>()).prop_map(|(files, column)| {
-            let mut table = Table::default();
-            let name = "a.b".to_owned();
-            let mut tokens = TokenColumn { name, chunks: vec![], tokens: vec![], documents: vec![] };
+            let mut table = TableBuilder::default();
+            let mut tokens = ColumnBuilder::new("a.b");
+            let mut end = 0;
             for (path, size, version, footer_digest, groups) in files {
-                let file = table.files.len() as u32;
-                let missing = groups.iter().any(|(_, _, chunk)| chunk.is_none());
-                for (number, (rows, bytes, chunk)) in groups.iter().enumerate() {
-                    table.row_groups.push(RowGroup { file, number: number as u32, rows: *rows, bytes: *bytes });
-                    let chunk = chunk.filter(|_| !missing).unwrap_or((MISSING, 0, 0));
-                    tokens.chunks.push(chunk.0);
-                    tokens.tokens.push(chunk.1);
-                    tokens.documents.push(chunk.2);
-                }
                 let object = Object { path, size, version };
-                let row_groups = groups.len() as u32;
-                table.files.push(FileEntry { object, rows: size, row_groups, footer_digest });
+                table.add_file(object, size, footer_digest, groups.iter().map(|(rows, _)| *rows));
+                end += groups.len();
+                if let Some(chunks) = groups.iter().map(|(_, chunk)| *chunk).collect::<Option<Vec<_>>>() {
+                    chunks.iter().for_each(|(chunk, count, documents)| tokens.push(chunk, *count, *documents));
+                }
+                tokens.fill_up(end);
             }
             if column {
-                table.columns.push(tokens);
+                table.add_column("a.b", tokens);
             }
-            table
+            table.finish()
         })
     }
 
@@ -396,7 +353,7 @@ mod tests {
             let back = decode(bytes).expect("decode");
             prop_assert_eq!(&back.files, &table.files);
             prop_assert_eq!(&back.row_groups, &table.row_groups);
-            prop_assert_eq!(format!("{:?}", back.columns), format!("{:?}", table.columns));
+            prop_assert_eq!(&back.columns, &table.columns);
         }
 
         #[test]

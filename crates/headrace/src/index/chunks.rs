@@ -113,12 +113,12 @@ pub(crate) fn each_length<S: TokenSink, T: Send>(
     let column = &index.columns[column];
     let work = |reader: &mut ChunkReader, take: &mut dyn FnMut() -> Option<usize>, found: &mut dyn FnMut(usize, T)| {
         while let Some(number) = take() {
-            let group = &index.row_groups[groups[number]];
+            let group = index.row_groups.get(groups[number]);
             let object = &index.files[group.file as usize].object;
             let place = Place::file(store.uri(&object.path)).in_column(&column.name).at_row_group(group.number);
             let mut sink = new();
             reader
-                .read(store, object, &column.chunks[groups[number]], place, cancel, &mut sink)
+                .read(store, object, &column.chunks.get(groups[number]), place, cancel, &mut sink)
                 .map_err(|error| (number, error))?;
             found(number, done(sink));
             progress.step();

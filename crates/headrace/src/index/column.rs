@@ -1,17 +1,18 @@
 //! Choosing a token column: whether every file has it, and what it holds.
 
+use std::sync::Arc;
+
 use crate::cancel::Cancel;
 use crate::error::{Error, Place, Result};
 use crate::format::parquet::FileFooter;
 use crate::index::count::{Count, count_chunks};
 use crate::index::read::read_one;
-use crate::index::table::is_missing;
 use crate::index::{Index, Phase, Progress, TokenColumn, UNKNOWN};
 
 impl TokenColumn {
     /// Whether every file with rows has it.
     pub fn is_whole(&self) -> bool {
-        !self.chunks.iter().any(is_missing)
+        self.chunks.first_missing().is_none()
     }
 }
 
@@ -48,11 +49,15 @@ impl Index {
         }
         progress.begin(Phase::Levels, groups.len() as u64);
         let (counts, result) = count_chunks(self, number, &groups, cancel, progress);
-        let column = &mut self.columns[number];
         let any = !counts.is_empty();
-        for (group, Count { tokens, documents, .. }) in counts {
-            column.tokens[group] = tokens;
-            column.documents[group] = documents;
+        if any {
+            // Whoever holds the column as it was keeps those counts, and shares the chunks.
+            let column = Arc::make_mut(&mut self.columns[number]);
+            let (all_tokens, all_documents) = (Arc::make_mut(&mut column.tokens), Arc::make_mut(&mut column.documents));
+            for (group, Count { tokens, documents, .. }) in counts {
+                all_tokens[group] = tokens;
+                all_documents[group] = documents;
+            }
         }
         let saved = if any { self.save() } else { Ok(()) };
         result?;
@@ -63,7 +68,7 @@ impl Index {
 
     /// A column that every file with rows has, and of which all tokens are counted. Its documents may be [`UNKNOWN`]
     /// unless [`Self::count`] was called.
-    pub fn token_column(&self, name: &str) -> Result<&TokenColumn> {
+    pub fn token_column(&self, name: &str) -> Result<&Arc<TokenColumn>> {
         let number = self.check_column(name, &Cancel::new())?;
         let column = &self.columns[number];
         match column.tokens.iter().position(|tokens| *tokens == UNKNOWN) {
@@ -76,9 +81,9 @@ impl Index {
     /// that has not is read again, to say what it has.
     pub(crate) fn check_column(&self, name: &str, cancel: &Cancel) -> Result<usize> {
         let (number, file) = match self.columns.iter().position(|column| column.name == name) {
-            Some(number) => match self.columns[number].chunks.iter().position(is_missing) {
+            Some(number) => match self.columns[number].chunks.first_missing() {
                 None => return Ok(number),
-                Some(group) => (Some(number), self.row_groups[group].file as usize),
+                Some(group) => (Some(number), self.row_groups.get(group).file as usize),
             },
             None => (None, 0),
         };

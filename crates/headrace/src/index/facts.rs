@@ -61,7 +61,7 @@ impl Index {
             types: types.into_iter().map(type_name).collect(),
             tokens: sum(&column.tokens),
             documents: sum(&column.documents),
-            bytes: column.chunks.iter().map(|chunk| chunk.len).sum(),
+            bytes: (0..column.chunks.len()).map(|at| column.chunks.bytes(at)).sum(),
             codecs: codecs.into_iter().map(codec).collect(),
             encodings: (0..32).filter(|number| encodings >> number & 1 == 1).map(encoding).collect(),
         })

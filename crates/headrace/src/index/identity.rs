@@ -25,7 +25,7 @@ use crate::index::{Identity, Index};
 impl Index {
     /// What tells this dataset from another, seen through one column, of which the tokens must be counted.
     pub fn identity(&self, column: &str) -> Result<Identity> {
-        let tokens = &self.token_column(column)?.tokens;
+        let (tokens, rows) = (&self.token_column(column)?.tokens, self.row_groups.rows());
         let mut hashes = [Xxh3::new(), Xxh3::new()];
         hashes[0].update(b"headrace identity 1");
         hashes[1].update(b"headrace content 1");
@@ -34,7 +34,7 @@ impl Index {
         both(&mut hashes, column.as_bytes());
         both(&mut hashes, &(self.files.len() as u64).to_le_bytes());
         let mut group = 0;
-        for file in &self.files {
+        for file in self.files.iter() {
             let path = file.object.path.as_bytes();
             hashes[0].update(&(path.len() as u64).to_le_bytes());
             hashes[0].update(path);
@@ -42,7 +42,7 @@ impl Index {
             both(&mut hashes, &file.footer_digest.to_le_bytes());
             both(&mut hashes, &u64::from(file.row_groups).to_le_bytes());
             for _ in 0..file.row_groups {
-                both(&mut hashes, &self.row_groups[group].rows.to_le_bytes());
+                both(&mut hashes, &rows[group].to_le_bytes());
                 both(&mut hashes, &tokens[group].to_le_bytes());
                 group += 1;
             }

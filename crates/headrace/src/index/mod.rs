@@ -4,6 +4,7 @@ mod build;
 pub mod cache;
 pub(crate) mod chunks;
 mod column;
+pub(crate) mod compact;
 pub(crate) mod count;
 mod facts;
 mod glob;
@@ -20,14 +21,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use compact::{Chunks, RowGroups};
 pub use facts::ColumnFacts;
 pub use listing::IN_PLACE;
 pub use progress::{Phase, Progress};
 
 use crate::cancel::Cancel;
 use crate::error::Result;
-
-use crate::format::parquet::TokenChunk;
 use crate::store::{Object, Store};
 
 /// A file of the dataset.
@@ -52,34 +52,32 @@ pub struct RowGroup {
     pub number: u32,
     /// Rows.
     pub rows: u64,
-    /// Compressed bytes of all its columns.
-    pub bytes: u64,
 }
 
-/// One token column over the whole dataset.
-#[derive(Debug, Clone)]
+/// One token column over the whole dataset. A copy shares what it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenColumn {
     /// The name by which a user selects it: `"tokens"` or `"a.b"`.
     pub name: String,
     /// One for each of [`Index::row_groups`], in the same order.
-    pub chunks: Vec<TokenChunk>,
+    pub chunks: Arc<Chunks>,
     /// Tokens of each chunk; [`UNKNOWN`] until [`Index::count`].
-    pub tokens: Vec<u64>,
+    pub tokens: Arc<[u64]>,
     /// Documents with at least one token, of each chunk; [`UNKNOWN`] until [`Index::count`].
-    pub documents: Vec<u64>,
+    pub documents: Arc<[u64]>,
 }
 
-/// What a dataset holds.
+/// What a dataset holds. A copy shares all that is large.
 #[derive(Debug, Clone)]
 pub struct Index {
     /// Where it lies.
     pub store: Arc<dyn Store>,
     /// Its files, sorted by path.
-    pub files: Vec<FileEntry>,
+    pub files: Arc<[FileEntry]>,
     /// Their row groups, in storage order.
-    pub row_groups: Vec<RowGroup>,
+    pub row_groups: RowGroups,
     /// The columns that can be packed. One that some files lack is among them; [`Index::token_column`] refuses it.
-    pub columns: Vec<TokenColumn>,
+    pub columns: Vec<Arc<TokenColumn>>,
     /// What went otherwise than planned and hinders nothing, such as a cache folder that cannot be written.
     pub notes: Vec<String>,
     home: build::Home,

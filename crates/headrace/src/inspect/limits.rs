@@ -44,15 +44,15 @@ pub struct Limits {
 /// Whatever keeps a chunk from being read, and [`Error::Cancelled`].
 pub fn limits(index: &Index, column: &str, most_chunks: usize, cancel: &Cancel) -> Result<Limits> {
     let column = &index.columns[index.check_column(column, cancel)?];
-    let filled: Vec<usize> = (0..column.chunks.len()).filter(|group| column.chunks[*group].levels > 0).collect();
+    let filled: Vec<usize> = (0..column.chunks.len()).filter(|group| column.chunks.get(*group).levels > 0).collect();
     let wanted = most_chunks.min(filled.len());
     let mut decoder = ChunkDecoder::new(Bounds { page_bytes: LARGEST });
     let mut bytes = Vec::new();
     let mut sum = Limits::default();
     for number in 0..wanted {
         let group = filled[number * filled.len() / wanted];
-        let chunk = &column.chunks[group];
-        let row_group = &index.row_groups[group];
+        let chunk = &column.chunks.get(group);
+        let row_group = index.row_groups.get(group);
         let object = &index.files[row_group.file as usize].object;
         let place = Place::file(index.store.uri(&object.path)).in_column(&column.name).at_row_group(row_group.number);
         if chunk.len > LARGEST {

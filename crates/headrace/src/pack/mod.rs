@@ -38,18 +38,45 @@ impl Specials {
     ///
     /// `stored` are the stored tokens that [`Specials::stored`] names for the stretch; `whole` is the document's
     /// number of stored tokens.
-    pub fn write<T: Token>(self, stored: &[i32], whole: u64, start: u64, out: &mut [T]) {
+    pub fn write<T: Token>(self, stored: Stored<'_>, whole: u64, start: u64, out: &mut [T]) {
         let mut out = out;
         if let (Some(bos), 0, false) = (self.bos, start, out.is_empty()) {
             out[0] = T::from_token(bos);
             out = &mut out[1..];
         }
         let (body, rest) = out.split_at_mut(stored.len());
-        T::copy(stored, body);
+        match stored {
+            Stored::U16(tokens) => T::copy_narrow(tokens, body),
+            Stored::I32(tokens) => T::copy(tokens, body),
+        }
         if let ([last], Some(eos)) = (rest, self.eos) {
             debug_assert!(start + stored.len() as u64 <= whole + 1);
             *last = T::from_token(eos);
         }
+    }
+}
+
+/// Tokens as they are kept in memory: in 16 bits where all of a chunk fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored<'a> {
+    /// Tokens of 0 to 65,535.
+    U16(&'a [u16]),
+    /// Any.
+    I32(&'a [i32]),
+}
+
+impl Stored<'_> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::U16(tokens) => tokens.len(),
+            Self::I32(tokens) => tokens.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 }
 
@@ -59,6 +86,8 @@ pub trait Token: Copy + Send + 'static {
     fn from_token(token: i32) -> Self;
     /// Many, into as many places.
     fn copy(from: &[i32], to: &mut [Self]);
+    /// Many of 16 bits, into as many places.
+    fn copy_narrow(from: &[u16], to: &mut [Self]);
 }
 
 impl Token for i32 {
@@ -68,6 +97,11 @@ impl Token for i32 {
     fn copy(from: &[i32], to: &mut [Self]) {
         to.copy_from_slice(from);
     }
+    fn copy_narrow(from: &[u16], to: &mut [Self]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = i32::from(*from);
+        }
+    }
 }
 
 impl Token for i64 {
@@ -75,6 +109,11 @@ impl Token for i64 {
         i64::from(token)
     }
     fn copy(from: &[i32], to: &mut [Self]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = i64::from(*from);
+        }
+    }
+    fn copy_narrow(from: &[u16], to: &mut [Self]) {
         for (to, from) in to.iter_mut().zip(from) {
             *to = i64::from(*from);
         }
@@ -116,11 +155,15 @@ mod tests {
             let range = specials.stored(tokens.len() as u64, from as u64, (to - from) as u64);
             let stored = &tokens[range.start as usize..range.end as usize];
             let mut out = vec![0_i32; to - from];
-            specials.write(stored, tokens.len() as u64, from as u64, &mut out);
-            prop_assert_eq!(&out, &whole[from..to]);
-            let mut wide = vec![0_i64; to - from];
-            specials.write(stored, tokens.len() as u64, from as u64, &mut wide);
-            prop_assert_eq!(wide, out.iter().map(|&token| i64::from(token)).collect::<Vec<_>>());
+            let narrow: Vec<u16> = stored.iter().map(|&token| token as u16).collect();
+            for stored in [Stored::I32(stored), Stored::U16(&narrow)] {
+                out.fill(-9);
+                specials.write(stored, tokens.len() as u64, from as u64, &mut out);
+                prop_assert_eq!(&out, &whole[from..to]);
+                let mut wide = vec![0_i64; to - from];
+                specials.write(stored, tokens.len() as u64, from as u64, &mut wide);
+                prop_assert_eq!(wide, out.iter().map(|&token| i64::from(token)).collect::<Vec<_>>());
+            }
         }
     }
 }

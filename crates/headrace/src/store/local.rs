@@ -5,9 +5,8 @@
 //! dataset. Reads happen on the thread that waits for them.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -198,8 +197,12 @@ impl LocalRead {
         let before = buffer.len();
         let wanted = usize::try_from(len).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
         buffer.try_reserve_exact(wanted).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
-        buffer.resize(before + wanted, 0);
-        let result = file.read_exact_at(&mut buffer[before..], start);
+        // Appended, and not read into zeros that would be written first.
+        let result = (&file).seek(SeekFrom::Start(start)).and_then(|_| (&file).take(len).read_to_end(buffer));
+        let result = result.and_then(|_| match buffer.len() - before == wanted {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "failed to fill whole buffer")),
+        });
         // Whatever the read said, a file that changed is the better explanation.
         self.check(&file)?;
         result.map_err(failed)?;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cancel::Cancel;
 use crate::error::Result;
@@ -26,6 +27,7 @@ pub struct ByteStream {
     /// Bytes at the front of the first started read that nobody wants.
     unwanted: u64,
     cancel: Cancel,
+    counter: Option<Arc<AtomicU64>>,
 }
 
 impl ByteStream {
@@ -42,7 +44,23 @@ impl ByteStream {
         cancel: Cancel,
     ) -> Self {
         let (next, end) = (range.start, range.end.max(range.start));
-        Self { store, object, next, end, block: block.max(1), ahead, started: VecDeque::new(), unwanted: 0, cancel }
+        Self {
+            store,
+            object,
+            next,
+            end,
+            block: block.max(1),
+            ahead,
+            started: VecDeque::new(),
+            unwanted: 0,
+            cancel,
+            counter: None,
+        }
+    }
+
+    /// Adds the bytes of each read that is started to a counter.
+    pub fn counted(self, counter: Arc<AtomicU64>) -> Self {
+        Self { counter: Some(counter), ..self }
     }
 
     /// Bytes that [`Self::fill`] has not handed out yet.
@@ -52,11 +70,18 @@ impl ByteStream {
 
     /// Starts the first reads, so that they are under way before they are waited for.
     pub fn start(&mut self) {
+        self.start_at_least(self.block);
+    }
+
+    fn start_at_least(&mut self, bytes: u64) {
         while self.started.len() <= self.ahead && self.next < self.end {
-            let len = self.block.min(self.end - self.next);
+            let len = self.block.max(bytes).min(self.end - self.next);
             let fetch = self.store.fetch(&self.object, self.next..self.next + len);
             self.started.push_back((fetch, len));
             self.next += len;
+            if let Some(counter) = &self.counter {
+                counter.fetch_add(len, Ordering::Relaxed);
+            }
         }
     }
 
@@ -65,7 +90,9 @@ impl ByteStream {
     /// What `buffer` held before counts, so that a reader can leave in it what it has not used.
     pub fn fill(&mut self, buffer: &mut Vec<u8>, want: usize) -> Result<()> {
         while buffer.len() < want {
-            self.start();
+            // A local file is read as far as it is wanted; what is asked of a remote one does not depend on pages.
+            let missing = if self.store.is_remote() { 0 } else { want - buffer.len() };
+            self.start_at_least(missing as u64);
             let Some((fetch, _)) = self.started.pop_front() else { break };
             self.cancel.check()?;
             let before = buffer.len();

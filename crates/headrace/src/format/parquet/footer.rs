@@ -51,8 +51,6 @@ pub struct FileFooter {
 pub struct RowGroupFooter {
     /// Rows.
     pub rows: u64,
-    /// Compressed bytes of all its columns.
-    pub bytes: u64,
 }
 
 /// A token column of a file.
@@ -210,12 +208,10 @@ impl Reading<'_> {
                 let (wanted, found) = (leaves.len(), group.columns().len());
                 return Err(Error::data(place, format!("expected {wanted} columns as in the schema, found {found}")));
             }
-            let mut bytes = 0_u64;
             for (leaf, column) in leaves.iter().zip(group.columns()) {
-                let place = place.clone().in_column(&leaf.name);
-                bytes = bytes.saturating_add(self.range(column, &place)?.1);
+                self.range(column, &place.clone().in_column(&leaf.name))?;
             }
-            row_groups.push(RowGroupFooter { rows, bytes });
+            row_groups.push(RowGroupFooter { rows });
             for (shape, number, footer) in &mut columns {
                 let place = place.clone().in_column(&footer.name);
                 if let Some(column) = group.columns().get(*number) {

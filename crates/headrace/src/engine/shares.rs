@@ -1,0 +1,78 @@
+//! How the memory budget is shared out, before anything is taken of it.
+
+use super::assemble::Assembler;
+use super::conductor::Options;
+use super::decode::Scratch;
+use super::load::Reading;
+use super::run::Run;
+use crate::error::{Error, Result};
+
+/// Reads are at most this large. Evidence: half a second at 16 MB/s, far below a store's 30 s request timeout.
+const LARGEST_BLOCK: u64 = 8 << 20;
+/// And at least this large where the memory budget is small: below it, requests cost more than bytes.
+const SMALLEST_BLOCK: u64 = 256 << 10;
+/// Where batches are small, up to this many are ready ahead of use and half as many are assembled at once: waking
+/// threads costs more than they do.
+const SMALL_BATCHES: u64 = 8;
+/// All of those hold at most this part of what the budget has to spare.
+const BATCHES_PART: u64 = 32;
+
+/// How the memory budget is shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shares {
+    /// Bytes of one read, and of a page without extra memory.
+    pub block: usize,
+    /// Bytes of what does not grow with the window: batches, threads' buffers.
+    pub fixed: u64,
+    /// The same with the largest blocks: what it is at most in a larger budget.
+    pub most_fixed: u64,
+    /// Batches that are ready ahead of use.
+    pub ready: usize,
+    /// Batches that are assembled at once.
+    pub group: usize,
+}
+
+impl Shares {
+    /// Shares out `options.memory`.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if it is too small for one step.
+    pub fn new(run: &Run, options: &Options) -> Result<Self> {
+        let rows = options.steps.largest_batch() / options.world;
+        let most = i32::MAX as u64;
+        if run.pack().boundaries && rows.saturating_mul(run.pack().seq_len) > most {
+            let (found, seq_len) = (rows * run.pack().seq_len, run.pack().seq_len);
+            return Err(Error::Argument(format!(
+                "cu_seqlens are int32: a rank's rows may hold at most {most} tokens, got {rows} x {seq_len} = {found}"
+            )));
+        }
+        let batch = Assembler::bytes(run, rows).max(1);
+        let workers = options.workers as u64;
+        let blocks = workers * Scratch::BLOCKS + Reading::ahead_blocks(run, workers);
+        let small = workers * Scratch::bytes(0);
+        let fixed = |batches: u64, block: u64| batches.saturating_add(small).saturating_add(blocks * block);
+        // One more than are ready is being assembled.
+        let (mut ready, mut group) = (options.prefetch, 1);
+        let least = fixed(batch.saturating_mul(ready as u64 + 1), SMALLEST_BLOCK);
+        let many = (options.memory.saturating_sub(least) / BATCHES_PART / batch * 2 / 3).min(SMALL_BATCHES) as usize;
+        if many > ready {
+            (ready, group) = (many, many / 2);
+        }
+        let batches = batch.saturating_mul((ready + group) as u64);
+        let most_batches = batch.saturating_mul((SMALL_BATCHES * 3 / 2).max(options.prefetch as u64 + 1));
+        // Half of what is left after the batches is for buffers, at most.
+        let spare = options.memory.saturating_sub(batches) / 2;
+        let block = (spare.saturating_sub(small) / blocks).clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
+        let (needed, available) = (fixed(batches, block), options.memory);
+        if needed > available {
+            let purpose = format!("{} batches of {rows} rows and {workers} workers' buffers", ready + group);
+            return Err(Error::Memory { purpose, needed: fixed(batches, SMALLEST_BLOCK), available });
+        }
+        Ok(Self { block: block as usize, fixed: needed, most_fixed: fixed(most_batches, LARGEST_BLOCK), ready, group })
+    }
+
+    /// Groups that may wait to be taken. Of the one that is taken all but one batch are ready, too.
+    pub fn groups_ahead(&self) -> usize {
+        if self.group == 1 { self.ready } else { (self.ready / self.group - 1).max(1) }
+    }
+}

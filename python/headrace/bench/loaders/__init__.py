@@ -1,0 +1,45 @@
+"""The loaders that are compared, a module each; what they have in common is in `headrace.bench.job`.
+
+A module imports its package at the top, so that importing is no part of what is measured; this one imports none.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib import import_module, metadata
+from typing import cast
+
+import headrace
+from headrace.bench.job import Module
+
+__all__ = ["NAMES", "load", "missing", "versions"]
+
+# The packages that each loader needs: as they are imported, and as they are called where they are installed from.
+_PACKAGES: dict[str, dict[str, str]] = {
+    "headrace": {"headrace": "headrace"},
+    "hf": {"datasets": "datasets", "pyarrow": "pyarrow"},
+    "hf-stream": {"datasets": "datasets", "pyarrow": "pyarrow"},
+    "mosaic": {"streaming": "mosaicml-streaming", "torch": "torch"},
+    "litdata-tokens": {"litdata": "litdata", "torch": "torch"},
+    "litdata-parquet": {"litdata": "litdata", "torch": "torch", "polars": "polars"},
+    "grain": {"grain": "grain"},
+    "memmap": {"numpy": "numpy"},
+}
+
+NAMES = tuple(_PACKAGES)
+
+
+def missing(name: str) -> list[str]:
+    """The packages that a loader needs and this environment lacks."""
+    return [package for module, package in _PACKAGES[name].items() if importlib.util.find_spec(module) is None]
+
+
+def versions(name: str) -> dict[str, str]:
+    """The packages that a loader uses, with their versions."""
+    own = {"headrace": headrace.__version__}  # which may be used without being installed
+    return {package: own.get(package) or metadata.version(package) for package in _PACKAGES[name].values()}
+
+
+def load(name: str) -> Module:
+    """Import a loader's module, and with it all that it needs."""
+    return cast(Module, import_module(f"{__name__}.{name.replace('-', '_')}"))
