@@ -8,7 +8,7 @@ use super::batch::{Array, ArrayKind, Batch, Numbers};
 use super::memory::{Arena, Layout, Shelf, SlotMut};
 use super::pool::Pool;
 use super::run::Run;
-use super::window::{Cursor, Windows};
+use super::cursor::{Cursor, Windows};
 use crate::error::{Error, Result};
 use crate::order::Remainder;
 use crate::pack::{Boundaries, Span, Token, cu_seqlens, write_boundaries};

@@ -14,7 +14,7 @@ use super::pool::{Pool, guarded};
 use super::run::Run;
 use super::shares::Shares;
 use super::supply::Supply;
-use super::window::Windows;
+use super::cursor::Windows;
 use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::order::rank_rows;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::plan::WindowPlan;
 use super::run::{PackSpec, Run};
-use super::window::WindowLayout;
+use super::layout::WindowLayout;
 use super::{Report, report};
 use crate::format::parquet::{TokenChunk, TokenShape};
 use crate::index::compact::{ColumnBuilder, RowGroups};

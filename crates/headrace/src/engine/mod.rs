@@ -11,9 +11,11 @@
 mod assemble;
 mod batch;
 mod conductor;
+mod cursor;
 mod decode;
 mod documents;
 mod keep;
+mod layout;
 mod load;
 mod memory;
 mod plan;

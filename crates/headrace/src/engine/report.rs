@@ -2,7 +2,7 @@
 
 use super::plan::WindowPlan;
 use super::run::Run;
-use super::window::WindowLayout;
+use super::layout::WindowLayout;
 use crate::error::Result;
 use crate::order::rank_lanes;
 
