@@ -40,8 +40,9 @@ class DataLoader:
         rank: with `world_size`, which rank this is; by default from torch.distributed if it is initialised, else from
             RANK and WORLD_SIZE, else 0 of 1. headrace never makes a process group.
         world_size: ranks.
-        memory: bytes of anonymous memory for decoded data and batches, as a number or text such as ``"2GiB"``. Windows
-            beyond it are decoded into a spill file in the cache folder.
+        memory: bytes of anonymous memory for decoded data and batches, as a number or text such as ``"2GiB"``. With
+            room for two windows the next one is decoded while this one is used; with room for one it waits until this
+            one is used up; a window that does not fit at all goes to a spill file in the cache folder.
         epochs: passes over the data; None for no end.
         remainder: what becomes of the tokens after the last whole batch of the last epoch: ``"drop"``, or ``"pad"``
             to fill them up with `pad_id` (batches then hold ``loss_mask``). `stats` tells how many were dropped.
