@@ -65,11 +65,12 @@ def test_the_json_has_all_that_is_measured(run: tuple[str, dict[str, Any]]) -> N
         assert loader["tokens_per_second"] > 0
         assert loader["cpu_ns_per_token"] > 0
         assert 0 < loader["first_batch_seconds"] < 10
-        assert loader["memory_bytes"] > loader["memory_before_bytes"] > 0
+        assert loader["memory_bytes"] >= loader["memory_before_bytes"] > 0
         assert loader["versions"]
     assert [limit["name"] for limit in found["limits"]] == [
         "copy once in memory",
         "write into a reused batch",
+        "write into memory that is new to the process",
         "find the documents' lengths",
         "decompress the pages",
         "decode the pages, decompression included",

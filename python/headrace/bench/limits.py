@@ -5,6 +5,7 @@ A row is ``{"name": ..., "tokens": ..., "seconds": ...}``, of CPU time on one co
 
 from __future__ import annotations
 
+import mmap
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from headrace.bench.job import BATCH, COLUMN, SEQ_LEN, Place
 __all__ = ["measure"]
 
 MOST = 64_000_000  # tokens held in memory: 256 MB, far beyond any cache
+FRESH = 128 << 20  # bytes
 SECONDS = 0.3  # of CPU time for each copy
 CHUNKS = 12  # row groups that are decoded, spread over the data
 
@@ -44,11 +46,19 @@ def _copies(place: Place) -> list[dict[str, Any]]:
     def copy() -> None:
         np.copyto(target, source)
 
+    def touch() -> None:
+        with mmap.mmap(-1, FRESH) as memory:
+            np.frombuffer(memory, np.int32).fill(1)
+
     def write() -> None:
         for begin in range(0, len(source), size):
             np.copyto(batch, source[begin : begin + size])
 
-    return [_row("copy once in memory", copy, len(source)), _row("write into a reused batch", write, len(source))]
+    return [
+        _row("copy once in memory", copy, len(source)),
+        _row("write into a reused batch", write, len(source)),
+        _row("write into memory that is new to the process", touch, FRESH // 4),
+    ]
 
 
 def _decoding(place: Place) -> list[dict[str, Any]]:

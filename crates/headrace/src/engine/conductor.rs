@@ -69,6 +69,8 @@ pub(super) struct Conductor {
     supply: Supply,
     assembler: Assembler,
     ahead: usize,
+    /// Whether no batch was made yet.
+    is_first: bool,
     /// Batches that are assembled at once: now, and at most.
     group: (usize, usize),
 }
@@ -83,6 +85,7 @@ impl Conductor {
             supply: Supply::new(&run, &options, &shares, &pool, counters, cancel.clone()),
             assembler: Assembler::new(Arc::clone(&run), batches),
             ahead: shares.groups_ahead(),
+            is_first: true,
             group: (1, shares.group),
             pool,
             cancel,
@@ -150,7 +153,7 @@ impl Conductor {
         let Some(needed) = self.last_window(&job) else {
             return self.assembler.batches(&self.pool, &Windows(Arc::new([])), vec![job]);
         };
-        if step == self.options.start
+        if std::mem::take(&mut self.is_first)
             && let Some(windows) = self.supply.preview(&job, needed)?
         {
             let batches = self.assembler.batches(&self.pool, &windows, vec![job])?;
