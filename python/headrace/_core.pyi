@@ -12,6 +12,7 @@ __all__ = [
     "default_window",
     "fixed_memory",
     "lengths",
+    "limits",
     "report",
     "sources",
     "verify",

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::batch::{Array, ArrayKind, Batch, Numbers};
+use super::cursor::{Cursor, Windows};
 use super::memory::{Arena, Layout, Shelf, SlotMut};
 use super::pool::Pool;
 use super::run::Run;
-use super::cursor::{Cursor, Windows};
 use crate::error::{Error, Result};
 use crate::order::Remainder;
 use crate::pack::{Boundaries, Span, Token, cu_seqlens, write_boundaries};

@@ -9,12 +9,12 @@ use crossbeam_channel::Sender;
 
 use super::assemble::{Assembler, Job};
 use super::batch::Batch;
+use super::cursor::Windows;
 use super::memory::{Budget, Shelf};
 use super::pool::{Pool, guarded};
 use super::run::Run;
 use super::shares::Shares;
 use super::supply::Supply;
-use super::cursor::Windows;
 use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::order::rank_rows;
@@ -158,13 +158,9 @@ impl Conductor {
         {
             let batches = self.assembler.batches(&self.pool, &windows, vec![job])?;
             self.assembler.forget();
-            drop(windows);
-            if step + 1 < end {
-                self.supply.begin(needed)?;
-            }
             return Ok(batches);
         }
-        let windows = self.supply.ready(&job, needed, &mut self.assembler)?;
+        let windows = self.supply.ready(step, needed, &mut self.assembler)?;
         let mut jobs = vec![job];
         while jobs.len() < self.group.0 {
             let step = step + jobs.len() as u64;

@@ -24,20 +24,20 @@ impl Windows {
     }
 
     /// Which stored tokens the streams of lanes take, for each chunk of each window; `parts` are lanes with the tokens
-    /// of their streams, of which those in later windows are left out. Needs no token in memory.
+    /// of their streams, of which those in other windows are left out. Needs no token in memory.
     pub fn needs(&self, run: &Run, parts: impl Iterator<Item = (u64, Range<u64>)>) -> Result<Vec<Vec<Stretches>>> {
         let mut needs: Vec<Vec<Stretches>> =
             self.0.iter().map(|window| vec![Stretches::new(); window.tokens.len()]).collect();
         let (Some(first), Some(last)) = (self.0.first(), self.0.last()) else { return Ok(needs) };
-        let first = first.ordinal();
         for (lane, tokens) in parts {
+            let start = tokens.start.max(first.directory.plan.span.lane_tokens(lane).start);
             let end = tokens.end.min(last.directory.plan.span.lane_tokens(lane).end);
-            if tokens.start >= end {
+            if start >= end {
                 continue;
             }
-            let mut cursor = Cursor::seek(run, self, lane, tokens.start)?;
-            cursor.pass(run, self, end - tokens.start, |part| {
-                let window = &mut needs[(part.window.ordinal() - first) as usize];
+            let mut cursor = Cursor::seek(run, self, lane, start)?;
+            cursor.pass(run, self, end - start, |part| {
+                let window = &mut needs[(part.window.ordinal() - first.ordinal()) as usize];
                 window[part.chunk].push(part.stored);
                 Ok(())
             })?;
@@ -193,13 +193,7 @@ impl Cursor {
     }
 
     /// Fills `out` with the next tokens of the lane's stream and appends where they come from.
-    pub fn fill<T: Token>(
-        &mut self,
-        run: &Run,
-        windows: &Windows,
-        out: &mut [T],
-        spans: &mut Vec<Span>,
-    ) -> Result<()> {
+    pub fn fill<T: Token>(&mut self, run: &Run, windows: &Windows, out: &mut [T], spans: &mut Vec<Span>) -> Result<()> {
         let (count, mut rest) = (out.len() as u64, out);
         self.pass(run, windows, count, |part| {
             let (head, tail) = std::mem::take(&mut rest).split_at_mut(part.count as usize);

@@ -67,14 +67,14 @@ impl Scratch {
         Self { decoder: ChunkDecoder::new(Limits { page_bytes }), buffer: Vec::new(), page_bytes, block }
     }
 
-    /// Bytes that a worker holds while its pages fit `block`: input of up to two blocks, a page, a dictionary's page
-    /// and its numbers; and what does not grow with them.
+    /// Bytes that a worker holds while its pages fit `block`: input of up to two blocks, a page, another's front, a
+    /// dictionary's numbers in a table of up to twice its page; and what does not grow with them.
     pub fn bytes(block: usize) -> u64 {
         Self::BLOCKS * block as u64 + (1 << 20)
     }
 
     /// See [`Scratch::bytes`].
-    pub const BLOCKS: u64 = 5;
+    pub const BLOCKS: u64 = 6;
 
     /// Decodes a chunk into its sink, until that has all or to the chunk's end; says whether that was reached. A page
     /// larger than the scratch borrows the difference from the budget.

@@ -158,8 +158,9 @@ impl ChunkSink for Keep {
 impl TokenSink for Keep {
     fn wants(&mut self, tokens: Range<u64>) -> bool {
         let SoFar { start, length, seen, .. } = self.so_far;
-        // Added tokens stand beside one token at least, so that this is not before any of `tokens`.
-        let end = start + length + (tokens.end.saturating_sub(seen)).saturating_mul(1 + self.added);
+        // Behind the last of `tokens`, were each of them a document with all that is added to one.
+        let most = tokens.end.saturating_sub(seen).saturating_mul(1 + self.added);
+        let end = (start + length + self.added).saturating_add(most);
         self.slots.tokens.is_some() && end > self.need.start && !self.has_all()
     }
 

@@ -5,9 +5,9 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::layout::WindowLayout;
 use super::plan::WindowPlan;
 use super::run::{PackSpec, Run};
-use super::layout::WindowLayout;
 use super::{Report, report};
 use crate::format::parquet::{TokenChunk, TokenShape};
 use crate::index::compact::{ColumnBuilder, RowGroups};

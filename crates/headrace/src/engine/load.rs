@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::decode::{Loans, Scratch};
 use super::documents::{Documents, Stretches, Tokens};
 use super::keep::{ChunkSink, Keep, Pick};
+use super::layout::{ExcerptLayout, WindowLayout};
 use super::memory::{Arena, Shelf, SlotMut};
 use super::plan::{ChunkPlan, WindowPlan};
 use super::pool::{Pending, Pool};
 use super::run::Run;
-use super::layout::{ExcerptLayout, WindowLayout};
 use super::window::Window;
 use crate::cancel::Cancel;
 use crate::error::Result;
@@ -21,8 +21,10 @@ use crate::store::ByteStream;
 /// Chunks whose reads are started before a thread gets to them. Scope: a window. Evidence: a store answers after some
 /// 30 ms, in which two threads decode a few chunks of a megabyte.
 const CHUNKS_AHEAD: usize = 8;
-/// Local files are read page by page, but not less than this at once: a page's header and front, mostly.
-const LOCAL_BLOCK: usize = 16 << 10;
+/// Local files are read page by page, but not less than this at once: small pages come many at a time.
+const LOCAL_BLOCK: usize = 256 << 10;
+/// Where only some pages are wanted, this: a page's header and its levels, mostly.
+const LOCAL_FRONT: usize = 32 << 10;
 /// Blocks of a chunk that are under way beyond the one in use, for remote stores.
 const BLOCKS_AHEAD: usize = 2;
 
@@ -33,7 +35,7 @@ pub struct Reading {
     pub block: usize,
     /// For large pages.
     pub loans: Arc<Loans>,
-    /// Counts bytes that are read, beside what the store counts.
+    /// Of a preview, which wants some pages only: counts the bytes that are read, beside what the store counts.
     pub counter: Option<Arc<AtomicU64>>,
     /// Stops everything.
     pub cancel: Cancel,
@@ -48,7 +50,11 @@ impl Reading {
 
     fn open(&self, run: &Run, chunk: u32) -> ByteStream {
         let store = Arc::clone(&run.index().store);
-        let (block, ahead) = if store.is_remote() { (self.block, BLOCKS_AHEAD) } else { (LOCAL_BLOCK, 0) };
+        let (block, ahead) = match (store.is_remote(), self.counter.is_some()) {
+            (true, _) => (self.block, BLOCKS_AHEAD),
+            (false, true) => (LOCAL_FRONT, 0),
+            (false, false) => (LOCAL_BLOCK, 0),
+        };
         let group = run.index().row_groups.get(chunk as usize);
         let object = run.index().files[group.file as usize].object.clone();
         let chunk = run.chunk(chunk);
@@ -83,7 +89,12 @@ impl Room {
     pub fn take(layout: &WindowLayout, shelf: &Arc<Shelf>) -> Result<Option<Self>> {
         // The larger one first: what it leaves is used again more often.
         let Some(tokens) = shelf.take(&layout.tokens)? else { return Ok(None) };
-        let Some(documents) = shelf.take(&layout.documents)? else { return Ok(None) };
+        let Some(documents) = shelf.take(&layout.documents)? else {
+            // Back on the shelf it would be of no use to anything else.
+            drop(tokens);
+            shelf.clear();
+            return Ok(None);
+        };
         Ok(Some(Self { documents, tokens, is_spilled: false }))
     }
 

@@ -51,6 +51,11 @@ impl Budget {
         Some(Held { budget: Arc::clone(self), bytes })
     }
 
+    /// Bytes that could be taken now.
+    pub fn left(&self) -> u64 {
+        self.total - self.used.load(Ordering::Relaxed)
+    }
+
     /// The most bytes that were held at once.
     pub fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
@@ -272,6 +277,17 @@ impl Shelf {
         });
         let Some(held) = held else { return Ok(None) };
         Ok(Some(Arena::over(layout, map_anonymous(bytes)?, Some(held), Arc::downgrade(self))))
+    }
+
+    /// Bytes of unused mappings.
+    pub fn unused(&self) -> u64 {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.iter().map(|(_, held)| held.bytes).sum()
+    }
+
+    /// Lets go of unused mappings.
+    pub fn clear(&self) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     fn put_back(&self, map: MmapMut, held: Held) {

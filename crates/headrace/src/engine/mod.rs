@@ -1,10 +1,14 @@
 //! Moving it: plan, read, decode, assemble, hand over; bounded by one memory budget.
 //!
-//! One [`Engine`] feeds one rank from one step on. Its conductor thread plans windows ([`plan`]), has their chunks
-//! read and decoded by worker threads into one arena a window ([`load`], [`decode`]), and has each batch assembled
-//! from the lanes' cursors ([`window`], [`assemble`]) into memory that is used again once nobody refers to it
-//! ([`memory`]). Batches wait in a bounded channel. The next window is decoded while this one is used; a window that
-//! the budget does not hold goes to a spill file. Completion order never reaches the output.
+//! One [`Engine`] feeds one rank from one step on. Its conductor thread ([`conductor`]) has windows planned ([`plan`])
+//! and supplied in time ([`supply`]): their chunks are read and decoded by worker threads ([`load`], [`decode`],
+//! [`keep`]) into one arena for where documents lie and one for their tokens ([`layout`], [`documents`], [`window`]).
+//! Then it has batches assembled, some at a time, from the lanes' cursors ([`cursor`], [`assemble`]) into memory that
+//! is used again once nobody refers to it ([`memory`]). They wait in a bounded channel.
+//!
+//! The next window is decoded while this one is used, where the budget ([`shares`]) holds both; where it does not, the
+//! rest of this one is copied out first, and a window that does not fit at all goes to a spill file. The first batch
+//! comes before its window, from what it needs of it. Completion order never reaches the output.
 //!
 //! Not here: which tokens come next ([`crate::order`]), how bytes become documents ([`crate::format`]).
 
@@ -89,7 +93,8 @@ impl Engine {
         Ok(Self { groups: Some(groups), batches, cancel, counters, thread: Some(thread), process })
     }
 
-    /// Waits up to `timeout` for the next batch. After an error there is nothing more.
+    /// Waits up to `timeout` for the next batch. After an error there is nothing more. For one thread at a time: another
+    /// one waits for the first.
     pub fn next(&self, timeout: Duration) -> Result<Next> {
         let Some(groups) = &self.groups else { return Ok(Next::End) };
         let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,8 +119,9 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if std::process::id() != self.process {
-            // In a forked child its threads are not there, and the channel may be locked for ever.
-            std::mem::forget((self.groups.take(), self.thread.take()));
+            // In a forked child its threads are not there, and what they had locked stays locked for ever.
+            let batches = std::mem::take(self.batches.get_mut().unwrap_or_else(PoisonError::into_inner));
+            std::mem::forget((self.groups.take(), batches, self.thread.take()));
             return;
         }
         self.cancel.cancel();

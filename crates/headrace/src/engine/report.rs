@@ -1,8 +1,8 @@
 //! What a run will read and need, told before it starts.
 
+use super::layout::WindowLayout;
 use super::plan::WindowPlan;
 use super::run::Run;
-use super::layout::WindowLayout;
 use crate::error::Result;
 use crate::order::rank_lanes;
 

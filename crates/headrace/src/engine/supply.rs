@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::assemble::{Assembler, Job, lane_tokens};
 use super::conductor::{Counters, Options};
+use super::cursor::Windows;
 use super::decode::Loans;
+use super::layout::{ExcerptLayout, WindowLayout};
 use super::load::{Loading, Reading, Room, excerpt};
 use super::memory::{Budget, Held, Shelf};
 use super::plan::WindowPlan;
 use super::pool::Pool;
 use super::run::Run;
 use super::shares::Shares;
-use super::cursor::Windows;
-use super::layout::{ExcerptLayout, WindowLayout};
 use super::window::Window;
 use crate::cancel::Cancel;
 use crate::error::Result;
@@ -31,8 +31,9 @@ const PREVIEW_TIMES: u64 = 8;
 
 /// What a window holds.
 struct Holding {
-    /// Bytes of its arenas.
+    /// Bytes of its arenas, and of that for tokens.
     bytes: u64,
+    tokens: u64,
     is_spilled: bool,
     /// The budget's bytes for what is said of its chunks and lanes, if it had them: it cannot be spilled.
     _overhead: Option<Held>,
@@ -145,11 +146,17 @@ impl Supply {
             return Ok(None);
         }
         let reading = Reading { counter: Some(Arc::clone(&self.counters.preview)), ..self.reading.clone() };
-        let mut sketches = Vec::new();
-        for (plan, layout) in plans {
+        // All of it before anything is begun: what is given up half-way would take the window's own memory.
+        let mut rooms = Vec::new();
+        for (_, layout) in &plans {
+            let Some(overhead) = self.budget.try_take(layout.overhead) else { return Ok(None) };
             let Some(arena) = self.excerpts_shelf.take(&layout.documents)? else { return Ok(None) };
-            sketches.push(Loading::start(&self.run, plan, layout, (&arena, None), &self.pool, &reading));
+            rooms.push((arena, overhead));
         }
+        let sketches = plans.into_iter().zip(&rooms).map(|((plan, layout), (arena, _))| {
+            Loading::start(&self.run, plan, layout, (arena, None), &self.pool, &reading)
+        });
+        let sketches: Vec<_> = sketches.collect();
         let finish = |sketch: Loading| sketch.finish(&self.run, &self.cancel).map(Arc::new);
         let windows = Windows(sketches.into_iter().map(finish).collect::<Result<_>>()?);
         let needs = windows.needs(&self.run, lane_tokens(&self.run, &job.rows))?;
@@ -159,22 +166,15 @@ impl Supply {
             let Some(part) = part else { return Ok(None) };
             excerpts.push(Arc::new(part));
         }
+        self.counters.peak.store(self.budget.peak(), Ordering::Relaxed);
         Ok(Some(Windows(excerpts.into())))
     }
 
-    /// Has the windows up to one decoded, and some more.
-    pub fn begin(&mut self, needed: u64) -> Result<()> {
-        while self.next <= needed {
-            let _ = self.plan_next(false)? || self.plan_next(true)?;
-        }
-        self.plan_ahead(needed)
-    }
-
     /// The windows that a batch needs, decoded, and some more being decoded ahead.
-    pub fn ready(&mut self, job: &Job, needed: u64, assembler: &mut Assembler) -> Result<Windows> {
+    pub fn ready(&mut self, step: u64, needed: u64, assembler: &mut Assembler) -> Result<Windows> {
         while self.next <= needed {
             if !self.plan_next(false)? {
-                self.shrink(job, assembler)?;
+                self.shrink(step, assembler)?;
                 self.plan_next(true)?;
             }
         }
@@ -185,19 +185,41 @@ impl Supply {
         Ok(windows)
     }
 
-    /// Keeps of the current windows only what a batch needs, to make room for the next.
-    fn shrink(&mut self, job: &Job, assembler: &mut Assembler) -> Result<()> {
-        assembler.forget();
+    /// Keeps of the current windows only what is still to come from a step on, if that makes room for the next.
+    fn shrink(&mut self, step: u64, assembler: &mut Assembler) -> Result<()> {
         let windows = self.finish(u64::MAX)?;
-        let needs = windows.needs(&self.run, lane_tokens(&self.run, &job.rows))?;
-        for (number, needs) in needs.iter().enumerate() {
-            let window = &windows.0[number];
-            let layout = ExcerptLayout::new(&self.run, window, needs);
+        let first = self.options.steps.row_of(step);
+        let mut parts = Vec::new();
+        let mut freed = self.budget.left() + self.windows_shelf.unused();
+        for (number, window) in windows.0.iter().enumerate() {
+            let alone = Windows(Arc::new([Arc::clone(window)]));
+            let rest = window.lanes().map(|lane| (lane, self.run.rows().lane_token(lane, first)..u64::MAX));
+            let needs = alone.needs(&self.run, rest)?.pop().unwrap_or_default();
+            let layout = ExcerptLayout::new(&self.run, window, &needs);
+            let (now, then) = (self.windows[number].1.tokens, layout.layout.bytes() as u64);
+            // One that is mostly to come stays.
+            if then < now / 2 {
+                freed += now - then;
+                parts.push((number, needs, layout));
+            }
+        }
+        if self.planned.as_ref().is_none_or(|(_, layout)| layout.bytes() + layout.overhead > freed) {
+            return Ok(());
+        }
+        assembler.forget();
+        for (number, needs, layout) in parts {
+            let tokens = layout.layout.bytes() as u64;
+            if self.budget.left() < tokens {
+                self.windows_shelf.clear();
+            }
             // Without room even for that, the next window goes to a spill file.
             let Some(arena) = self.excerpts_shelf.take(&layout.layout)? else { return Ok(()) };
-            let bytes = layout.layout.bytes() as u64;
-            let excerpt = Ahead::Ready(Arc::new(window.excerpt(needs, layout, &arena)?));
-            self.windows[number] = (excerpt, Holding { bytes, is_spilled: false, _overhead: None });
+            let excerpt = windows.0[number].excerpt(&needs, layout, &arena)?;
+            let (window, holding) = &mut self.windows[number];
+            *window = Ahead::Ready(Arc::new(excerpt));
+            // The directory stays, and what is said beside it.
+            holding.bytes = holding.bytes - holding.tokens + tokens;
+            holding.tokens = tokens;
         }
         Ok(())
     }
@@ -247,7 +269,7 @@ impl Supply {
             Some(planned) => planned,
             None => self.plan(self.next)?,
         };
-        let bytes = layout.bytes();
+        let (bytes, tokens) = (layout.bytes(), layout.tokens.bytes() as u64);
         let overhead = self.budget.try_take(layout.overhead);
         let room = if overhead.is_some() { Room::take(&layout, &self.windows_shelf)? } else { None };
         let room = match room {
@@ -265,7 +287,7 @@ impl Supply {
         let arenas = (&room.documents, Some(&room.tokens));
         let loading = Loading::start(&self.run, plan, layout, arenas, &self.pool, &self.reading);
         self.counters.peak.store(self.budget.peak(), Ordering::Relaxed);
-        let holding = Holding { bytes, is_spilled: room.is_spilled, _overhead: overhead };
+        let holding = Holding { bytes, tokens, is_spilled: room.is_spilled, _overhead: overhead };
         self.windows.push_back((Ahead::Loading(loading), holding));
         self.next += 1;
         Ok(true)

@@ -143,6 +143,11 @@ impl Window {
         self.directory.plan.span.end()
     }
 
+    /// The lanes that it was decoded for.
+    pub fn lanes(&self) -> impl Iterator<Item = u64> + '_ {
+        self.directory.plan.lanes.iter().flat_map(Clone::clone)
+    }
+
     /// Its chunks, by their numbers in the index.
     pub fn chunks(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
         self.directory.chunks.iter().map(|documents| documents.chunk)

@@ -62,6 +62,12 @@ impl Rows {
         (tokens > 0).then(|| (row / self.lanes * self.stride + tokens - 1) * self.lanes + row % self.lanes)
     }
 
+    /// Where a lane's first row at or behind row `first` begins, in tokens of the lane's stream.
+    pub fn lane_token(&self, lane: u64, first: u64) -> u64 {
+        let rounds = first / self.lanes + u64::from(first % self.lanes > lane);
+        rounds * self.stride
+    }
+
     /// A range that holds all rows of which a token is one of the units `begin..end`.
     pub fn touching(&self, begin: u64, end: u64) -> Range<u64> {
         let first = (begin / self.lanes).saturating_sub(self.row_tokens() - 1) / self.stride;

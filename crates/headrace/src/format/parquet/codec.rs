@@ -42,6 +42,17 @@ pub(super) fn name(codec: u8) -> Option<&'static str> {
     })
 }
 
+/// How many bytes a codec can make of `bytes` at most; brotli and zstd have no such bound.
+pub(super) fn most_made(codec: u8, bytes: usize) -> usize {
+    bytes.saturating_mul(match codec {
+        number::NONE => 1,
+        number::SNAPPY => 32,
+        number::GZIP => 1040,
+        number::LZ4 | number::LZ4_RAW => 256,
+        _ => usize::MAX,
+    })
+}
+
 impl Codecs {
     /// Decompresses `input` to exactly `size` bytes at the front of `out`, which grows as needed and never shrinks.
     pub(super) fn decompress<'a>(
@@ -52,15 +63,7 @@ impl Codecs {
         out: &'a mut Vec<u8>,
     ) -> Checked<&'a [u8]> {
         let name = name(codec).ok_or_else(|| flaw!("expected a known codec, found number {codec}"))?;
-        // How much a codec can make of n bytes at most; brotli and zstd have no such bound.
-        let ratio = match codec {
-            number::NONE => 1,
-            number::SNAPPY => 32,
-            number::GZIP => 1040,
-            number::LZ4 | number::LZ4_RAW => 256,
-            _ => usize::MAX,
-        };
-        if size > input.len().saturating_mul(ratio) {
+        if size > most_made(codec, input.len()) {
             return Err(flaw!(
                 "expected {size} bytes of {name} data once decompressed, found only {} compressed bytes",
                 input.len()

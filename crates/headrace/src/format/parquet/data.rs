@@ -210,8 +210,10 @@ impl ChunkDecoder {
                 let is_cheap = matches!(codec, codec::number::NONE | codec::number::SNAPPY);
                 let mut wanted = size.min(if is_cheap { 64 } else { FIRST_BYTES });
                 loop {
-                    front.resize(wanted, 0);
-                    let sound = codec != codec::number::NONE || compressed == size;
+                    // What a page claims beyond that is no reason to take memory.
+                    let sound = wanted <= codec::most_made(codec, compressed)
+                        && (codec != codec::number::NONE || compressed == size);
+                    front.resize(if sound { wanted } else { 0 }, 0);
                     match self.fronts.make(codec, there, size, front) {
                         Front::Made if sound => {}
                         Front::More if sound && there.len() < compressed => {

@@ -248,7 +248,7 @@ impl ChunkDecoder {
             let there = &input[header_len..input.len().min(whole)];
             let mut front = std::mem::take(&mut self.front);
             let done = self.levels_alone(there, &header, &mut front, sink);
-            // It may be as long as a page, which a page that is decompressed takes already.
+            // It may be as long as a page: beside others that is not kept.
             if front.capacity() <= LARGEST_FRONT {
                 self.front = front;
             }
