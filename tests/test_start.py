@@ -97,7 +97,9 @@ def test_the_first_batch_from_anywhere_is_that_of_the_whole_run(
 
 
 def test_tokens_of_a_first_batch_are_those_of_its_sources(dataset: Path) -> None:
-    groups = [column.to_numpy() for column in (pq.ParquetFile(dataset).read_row_group(g)["tokens"] for g in range(GROUPS))]
+    groups = [
+        column.to_numpy() for column in (pq.ParquetFile(dataset).read_row_group(g)["tokens"] for g in range(GROUPS))
+    ]
     loader = hr.DataLoader(hr.open(dataset).pack(512), global_batch_size=8, seed=3, window=8)
     for step in (0, 5, 400):
         loader.seek(step)
@@ -108,7 +110,7 @@ def test_tokens_of_a_first_batch_are_those_of_its_sources(dataset: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("lanes", "batch", "packing"),
+    "lanes, batch, packing",
     [(8, 8, {}), (8, 4, PACKINGS[1]), (16, 4, {}), (6, 4, {"overlap": 3}), (4, 12, PACKINGS[1]), (1, 4, {})],
     ids=str,
 )

@@ -52,7 +52,9 @@ class Driver:
         """The run, its steps, an epoch, and the step after it."""
         # Reentrant: an interrupt between taking it and the next line must not lock this thread out.
         self._busy = threading.RLock()
-        self._counts = dict.fromkeys(("windows", "windows_spilled", "window_bytes", "chunk_bytes", "preview_bytes"), 0)
+        self._counts: dict[str, int] = dict.fromkeys(
+            ("windows", "windows_spilled", "window_bytes", "chunk_bytes", "preview_bytes"), 0
+        )
 
     def here(self) -> tuple[_run.Run, _run.Position]:
         """The run and where it stands; the rank is looked up again, for a process group may have come or gone since."""
