@@ -166,6 +166,17 @@ def least_memory(packed: hr.PackedDataset, arguments: dict[str, Any]) -> int:
     return int(str(caught.value).split(" needs ")[1].split()[0])
 
 
+def test_batches_of_the_past_take_no_memory(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", 130_000, **WRITERS["none, plain, small pages"])
+    packed = hr.open(tmp_path).pack(512)
+    least = least_memory(packed, {"global_batch_size": 4, "num_workers": 1})
+    loader = hr.DataLoader(packed, global_batch_size={0: 1024, 2: 4}, num_workers=1, memory=least)
+    with pytest.raises(hr.BudgetError, match="1024 rows"):
+        next(iter(loader))
+    loader.seek(2)
+    assert len(next(iter(loader)).rows) == 4
+
+
 def test_small_ids_take_half_the_memory(tmp_path: Path) -> None:
     held = {}
     for high in (65_536, 65_537):

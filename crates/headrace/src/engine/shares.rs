@@ -38,7 +38,7 @@ impl Shares {
     /// # Errors
     /// [`Error::Memory`] if it is too small for one step.
     pub fn new(run: &Run, options: &Options) -> Result<Self> {
-        let rows = options.steps.largest_batch() / options.world;
+        let rows = options.steps.largest_batch_from(options.start) / options.world;
         let most = i32::MAX as u64;
         if run.pack().boundaries && rows.saturating_mul(run.pack().seq_len) > most {
             let (found, seq_len) = (rows * run.pack().seq_len, run.pack().seq_len);

@@ -97,6 +97,12 @@ impl Steps {
         self.0.iter().map(|segment| segment.batch).max().unwrap_or(1)
     }
 
+    /// The largest batch from a step on.
+    pub fn largest_batch_from(&self, step: u64) -> u64 {
+        let later = self.0.iter().filter(|segment| segment.step > step).map(|segment| segment.batch);
+        later.fold(self.batch_of(step), u64::max)
+    }
+
     /// The first step of an epoch, not beyond the run's end.
     pub fn first_step_of_epoch(&self, rows: &Rows, epoch: u64) -> u64 {
         let epoch = rows.epochs.map_or(epoch, |epochs| epoch.min(epochs));
