@@ -169,11 +169,11 @@ def least_memory(packed: hr.PackedDataset, arguments: dict[str, Any]) -> int:
 def test_batches_of_the_past_take_no_memory(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", 130_000, **WRITERS["none, plain, small pages"])
     packed = hr.open(tmp_path).pack(512)
-    # Enough for a page of the longest document, and not for three batches of 8,192 rows.
-    loader = hr.DataLoader(packed, global_batch_size={0: 8192, 2: 4}, num_workers=1, memory="80MiB")
-    with pytest.raises(hr.BudgetError, match="batches of 8192 rows"):
+    # Enough for a page of the longest document, and not for three batches of 16,384 rows.
+    loader = hr.DataLoader(packed, global_batch_size={0: 16384, 1: 4}, num_workers=1, memory="80MiB")
+    with pytest.raises(hr.BudgetError, match="batches of 16384 rows"):
         next(iter(loader))
-    loader.seek(2)
+    loader.seek(1)
     assert len(next(iter(loader)).rows) == 4
 
 
