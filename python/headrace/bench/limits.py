@@ -62,7 +62,7 @@ def _copies(place: Place) -> list[dict[str, Any]]:
 
 
 def _decoding(place: Place) -> list[dict[str, Any]]:
-    core = headrace.open(place.parquet).pack(SEQ_LEN, column=COLUMN).core
+    core = headrace.open(place.parquet, cache_dir=place.copy).pack(SEQ_LEN, column=COLUMN).core
     alone = _core.limits(core, COLUMN, most_chunks=CHUNKS)
     # What two threads that share nothing cost each other: as much as a loader can gain by the second core.
     together: list[dict[str, int]] = []

@@ -120,14 +120,17 @@ def _compare(data: Data, names: Sequence[str], rounds: int, passes: int) -> Resu
         order = [*names[turn:], *names[:turn]]
         what = f"round {number + 1} of {rounds}"
         timed.append(each(what, lambda name: tasks.run(data, "rate", name, passes=passes), order))
-        limits.append(tasks.run(data, "limits"))
+        try:
+            limits.append(tasks.run(data, "limits"))
+        except tasks.TaskError as error:
+            _say(f"{what}: limits failed: {error}")
     for name in timed[-1]:
         results[name]["rounds"] = [one[name] for one in timed]
         results[name] |= summarise(results[name]["rounds"])
     for name in names:
         if "skipped" not in results[name]:
             results[name]["versions"] = loaders.versions(name)
-    results[""] = {"limits": [_limit([one[at] for one in limits]) for at in range(len(limits[0]))]}
+    results[""] = {"limits": [_limit(rows) for rows in zip(*limits, strict=True)]}
     return results
 
 
