@@ -1,6 +1,7 @@
 """Processes: what a loader costs, leaves behind and does when it is interrupted, forked, shared or dropped."""
 
 import contextlib
+import itertools
 import json
 import re
 import signal
@@ -311,10 +312,9 @@ def test_sigkill_leaves_nothing_in_the_spill_folder(heavy: Path, tmp_path: Path)
 def test_a_spill_folder_that_cannot_be_written_is_an_error(heavy: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     packed = hr.open(heavy, cache_dir=tmp_path / "file" / "cache").pack(100)
-    batches = iter(hr.DataLoader(packed, 16, memory="24MiB", num_workers=2))
+    loader = hr.DataLoader(packed, 16, memory="24MiB", num_workers=2)
     with pytest.raises(hr.StoreError, match="spill"):
-        for _ in range(2):  # The first may come before its window.
-            next(batches)
+        list(itertools.islice(loader, 2))  # The first may come before its window.
 
 
 # Ctrl-C
