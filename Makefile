@@ -39,6 +39,15 @@ $(1)/.built: $(1)/.installed $$(RUST)
 	@touch $$@
 endef
 
+# An environment over .venv: what that has in the same version (PyTorch above all) is not installed again.
+.venv-peers/.installed: .venv/.installed requirements/peers.txt
+	@$(call say,Environment .venv-peers: the packages of requirements/peers.txt)
+	@$(PYTHON) -m venv .venv-peers
+	@.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		>$$(.venv-peers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth
+	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/peers.txt
+	@touch $@
+
 $(eval $(call environment,.venv,dev))
 $(eval $(call environment,.venv-demo,demo))
 $(eval $(call environment,.venv-bench,bench))
@@ -58,7 +67,7 @@ help: ## this list
 demo: .venv-demo/.built ## build, then load this machine's own text; kill it, resume on other ranks, compare
 	@.venv-demo/bin/headrace demo
 
-test: .venv/.built ## every test: the Rust core, then Python (PYTEST_ARGS="-k state" for some)
+test: .venv/.built .venv-peers/.installed ## every test: the Rust core, then Python (PYTEST_ARGS="-k state" for some)
 	@$(call say,The S3 server of the tests: versitygw)
 	@$(call need,go,Go: it builds the S3 server that tests run against)
 	@.venv/bin/python tests/tools/s3_server.py --install
@@ -93,12 +102,12 @@ docs: .venv-docs/.installed ## build the documentation into site/
 
 lock: .venv-lock/.installed ## write the exact versions of requirements/*.txt anew
 	@$(call say,Versions)
-	@cd requirements; for list in bench dev demo docs lock; do \
+	@cd requirements; for list in bench dev demo docs lock peers; do \
 		../.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --upgrade \
 			--no-emit-index-url --custom-compile-command "make lock" $$list.in -o $$list.txt \
 			$$([ $$list = demo ] && echo --constraints dev.txt); echo "requirements/$$list.txt"; done
 
 clean: ## remove everything that these commands made
-	@rm -rf .venv .venv-bench .venv-demo .venv-docs .venv-lock .cache site demo-data target python/headrace/_core*.so
+	@rm -rf .venv .venv-bench .venv-demo .venv-docs .venv-lock .venv-peers .cache site demo-data target python/headrace/_core*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "clean"

@@ -1,0 +1,127 @@
+"""What a format offers: chunks of items in storage order, and how to read one.
+
+A format is a module below `headrace.formats` with one subclass of `Source`. Nothing here knows of orders, pipelines or
+loaders.
+"""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Chunk", "Place", "Source", "digest"]
+
+
+class Place(NamedTuple):
+    """Where a sample lies.
+
+    Example:
+        >>> str(Place("shard.00001.mds", 1, 17))
+        'shard.00001.mds, chunk 1, row 17'
+    """
+
+    file: str
+    """The file, by its path below the dataset's root."""
+    chunk: int
+    """The chunk, by its number in the dataset."""
+    row: int
+    """The item, by its number in the chunk."""
+
+    def __str__(self) -> str:
+        return f"{self.file}, chunk {self.chunk}, row {self.row}"
+
+
+class Chunk(ABC):
+    """A chunk that was opened or read. Several threads may use it at once; it never changes."""
+
+    nbytes: int = 0
+    """Bytes of memory that it holds; next to nothing if it is read in place."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Items."""
+
+    @abstractmethod
+    def __getitem__(self, row: int) -> Any:
+        """A sample, made anew each time.
+
+        Args:
+            row: in ``range(len(chunk))``, checked by the caller.
+
+        Raises:
+            DataError: if the stored bytes are not such a sample.
+        """
+
+    def take(self, rows: Sequence[int]) -> list[Any]:
+        """Several samples, in the order asked for."""
+        return [self[row] for row in rows]
+
+    def arrays(self, columns: Sequence[str]) -> Mapping[str, Any]:
+        """Whole columns, for conditions: from each name to an array or list with an entry for each item."""
+        samples = self.take(range(len(self)))
+        return {name: [sample[name] for sample in samples] for name in columns}
+
+
+class Source(ABC):
+    """A dataset where it lies. It never changes, may be used by several threads, and pickles by address.
+
+    Attributes:
+        format: the format's name, as `headrace.open` takes it.
+        url: the root, without secrets.
+        sizes: int64, (chunks,): items in each chunk.
+        stored: int64, (chunks,): bytes of each chunk in the store.
+        schema: names and types of a sample's parts, as text; ``{"": type}`` if a sample is no dict.
+        random_access: whether reading items at random costs about as much as reading them in order.
+    """
+
+    format: str
+    url: str
+    sizes: npt.NDArray[np.int64]
+    stored: npt.NDArray[np.int64]
+    schema: Mapping[str, str]
+    random_access: bool = False
+
+    @abstractmethod
+    def load(self, chunk: int, columns: tuple[str, ...] | None = None) -> Chunk:
+        """Opens or reads a chunk.
+
+        Args:
+            chunk: in ``range(len(sizes))``.
+            columns: the parts of a sample that are wanted, in this order; None for all. A sample is then a dict of
+                these. Given only if samples are dicts that have them.
+
+        Raises:
+            DataError: if it is damaged, or changed since the dataset was opened.
+            StoreError: if the store does not answer.
+        """
+
+    @abstractmethod
+    def file(self, chunk: int) -> str:
+        """The file that a chunk lies in, by its path below the root."""
+
+    @abstractmethod
+    def identity(self) -> str:
+        """A digest of what decides which samples there are: the same on every machine that sees the same data."""
+
+    def place(self, chunk: int, row: int) -> Place:
+        """Where an item lies, for messages and provenance."""
+        return Place(self.file(chunk), chunk, row)
+
+    def traffic(self) -> tuple[int, int, int]:
+        """Requests to the store, bytes read and retries so far."""
+        return 0, 0, 0
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The names of a sample's parts, or None if samples are no dicts."""
+        return None if "" in self.schema else tuple(self.schema)
+
+
+def digest(*parts: Any) -> str:
+    """A digest of plain values, for `Source.identity`."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
