@@ -1,0 +1,433 @@
+"""A pool of threads that belongs to one loader: tasks in, results in the same order out.
+
+Not for users, and not for tasks that need no order. Two rules shape it. A pool or an iterator may be dropped in any
+thread and at any moment, also by the garbage collector while that thread is in the middle of a call to the same pool:
+so whatever a finalizer touches is a flag or a `SimpleQueue`, never a lock. And Ctrl-C may come between any two lines
+of the main thread: so a drawn task is in the deque of slots before Python code runs again.
+"""
+
+import atexit
+import os
+import resource
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice, repeat
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Generic, TypeVar
+
+__all__ = ["OrderedResults", "Pool", "add_note", "as_raised"]
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+# What a slot holds, by position: a list is made in C, without a moment for Ctrl-C between drawing and keeping a task.
+_TASK: Final = 0
+_STATE: Final = 1
+_VALUE: Final = 2
+
+# The states of a slot, in order.
+_NEW: Final = 0
+_RUNNING: Final = 1
+_DONE: Final = 2
+_FAILED: Final = 3
+
+_CHUNK_SECONDS: Final = 200e-6
+"""Work that is handed over at once, if tasks are that small: waking a thread costs about a twentieth of it."""
+
+_EXIT_SECONDS: Final = 0.5
+"""How long the end of the interpreter waits for tasks that are being run."""
+
+_live: "weakref.WeakSet[Pool[Any, Any]]" = weakref.WeakSet()
+
+
+class _Slot(list[Any]):
+    """A task, its state, and its value or error."""
+
+    __slots__ = ()
+
+
+class _Team:
+    """What the threads of a pool share; they do not refer to the pool, so that it can be dropped."""
+
+    __slots__ = ("queue", "stopped")
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[tuple[_Run, list[_Slot]] | None] = SimpleQueue()
+        self.stopped = False
+
+
+class _Run:
+    """What the threads know of one sequence of tasks."""
+
+    __slots__ = ("call", "cancelled", "cost", "waiting", "wake")
+
+    def __init__(self, call: Callable[[Any], Any]) -> None:
+        self.call = call
+        self.cancelled = False
+        self.waiting = False
+        """Set before the consumer looks at its slot for the last time; read after a slot was set."""
+        self.wake: SimpleQueue[None] = SimpleQueue()
+        self.cost: float | None = None
+        """Seconds for a task, about."""
+
+
+class Pool(Generic[Task, Result]):
+    """Threads that call one function, made at the first run and kept until the pool is closed or dropped.
+
+    After a fork the child makes its own threads when it needs them.
+
+    Args:
+        call: what is called with each task.
+        workers: threads; with 0 tasks are called by the thread that asks for their results.
+        init: called once in each thread with its number, before its first task.
+        name: the threads are called ``name-0`` and so on.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[Task], Result],
+        workers: int,
+        *,
+        init: Callable[[int], object] | None = None,
+        name: str = "headrace-worker",
+    ) -> None:
+        self.workers = workers
+        self._call = call
+        self._init = init
+        self._name = name
+        self._process = os.getpid()
+        self._team = _Team()
+        self._threads: list[threading.Thread] = []
+
+    def run(
+        self, tasks: Iterator[Task], *, ahead: int = 0, label: Callable[[int], str] | None = None
+    ) -> "OrderedResults[Task, Result]":
+        """Begins a sequence of tasks; they are drawn by the thread that asks for the results.
+
+        Args:
+            tasks: drawn from one at a time, never further than `workers` + `ahead` beyond the last result.
+            ahead: results that may be ready, beyond those that are being worked for.
+            label: text for a note to an exception, from the number of its task.
+        """
+        return OrderedResults(self, self._call, tasks, max(1, self.workers + ahead), label)
+
+    def put(self, run: _Run, slots: list[_Slot]) -> None:
+        """Gives neighbouring tasks to one thread."""
+        self._start()
+        self._team.queue.put((run, slots))
+
+    def threads(self) -> list[threading.Thread]:
+        """Those of this process."""
+        return self._threads if self._process == os.getpid() else []
+
+    def close(self) -> None:
+        """Ends the threads, each after the task that it is in. Waits for nothing and takes no lock."""
+        team = self._team
+        team.stopped = True
+        if self._process == os.getpid():
+            for _ in self._threads:
+                team.queue.put(None)
+
+    def __del__(self) -> None:
+        # One whose arguments were refused has nothing to end.
+        if hasattr(self, "_threads"):
+            self.close()
+
+    def _start(self) -> None:
+        if self._process != os.getpid():
+            self._process, self._team, self._threads = os.getpid(), _Team(), []
+        if self._team.stopped:
+            raise RuntimeError("this loader was closed")
+        if len(self._threads) == self.workers:
+            return
+        if not _live:
+            # Once at a time, however many pools come and go.
+            atexit.unregister(_close_all)
+            atexit.register(_close_all)
+        _live.add(self)
+        before = threading.stack_size(_stack_bytes())
+        try:
+            while len(self._threads) < self.workers:
+                number = len(self._threads)
+                thread = threading.Thread(
+                    target=_work, args=(self._team, self._init, number), name=f"{self._name}-{number}", daemon=True
+                )
+                self._threads.append(thread)
+                thread.start()
+        finally:
+            threading.stack_size(before)
+
+
+class OrderedResults(Iterator[Result], Generic[Task, Result]):
+    """The results of a run, in the order of its tasks.
+
+    An exception of a task is raised in its place; the next call goes on behind it. So does it after Ctrl-C or a
+    TimeoutError, neither of which loses a result. Dropping it ends the run: tasks that were not begun are not.
+    """
+
+    def __init__(
+        self,
+        pool: Pool[Task, Result],
+        call: Callable[[Task], Result],
+        tasks: Iterator[Task],
+        limit: int,
+        label: Callable[[int], str] | None,
+    ) -> None:
+        self._pool = pool
+        self._run = _Run(call)
+        self._drawn = map(_Slot, zip(tasks, repeat(_NEW), repeat(None), strict=False))
+        self._limit = limit
+        self._label = label
+        self._slots: deque[_Slot] = deque()
+        self._handed = 0
+        """How many of the slots threads have, from the first on."""
+        self._number = 0
+        """Of the first slot's task."""
+        self._ended = False
+        self._broken: BaseException | None = None
+        """What the iterator of tasks raised when it was last asked."""
+        self._process = os.getpid()
+        # Reentrant: an interrupt between taking it and the next line must not lock this thread out.
+        self._busy = threading.RLock()
+
+    def __next__(self) -> Result:
+        return self.next()
+
+    def next(self, timeout: float | None = None) -> Result:
+        """The next result.
+
+        Args:
+            timeout: seconds to wait for it; None for no end.
+
+        Raises:
+            StopIteration: after the last one.
+            TimeoutError: if it takes longer.
+            RuntimeError: if another thread is in this method, or a task raised StopIteration.
+        """
+        if os.getpid() != self._process:
+            self._rebuild()
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("another thread is waiting for this iterator's next result")
+        try:
+            slot = self._next(timeout)
+            number = self._number
+            self._number += 1
+        finally:
+            self._busy.release()
+        if slot[_STATE] == _FAILED:
+            error = as_raised(slot.pop())
+            try:
+                if self._label is not None:
+                    add_note(error, self._label(number))
+                raise error
+            finally:
+                # The traceback refers to this frame.
+                del error
+        return slot[_VALUE]
+
+    def ready(self) -> int:
+        """How many results can be had without waiting."""
+        count = 0
+        for slot in tuple(self._slots):
+            if slot[_STATE] < _DONE:
+                break
+            count += 1
+        return count
+
+    def close(self) -> None:
+        """Ends the run: what was not begun is not begun. Waits for nothing and takes no lock."""
+        self._run.cancelled = True
+        self._ended = True
+        self._slots.clear()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_run"):
+            self._run.cancelled = True
+
+    def _next(self, timeout: float | None) -> _Slot:
+        slots = self._slots
+        if not slots:
+            self._fill(0)
+            if not slots:
+                raise StopIteration
+        head = slots[0]
+        if head[_STATE] < _DONE:
+            if self._pool.workers == 0:
+                self._call_here(head)
+            else:
+                if self._handed < len(slots):
+                    self._hand_over()
+                self._wait(head, timeout)
+        if self._pool.workers:
+            # Before the result is taken off: Ctrl-C in a sampler must not lose it.
+            self._fill(1)
+        # Not below 0 after an interrupt between these two lines.
+        self._handed = max(0, self._handed - 1)
+        return slots.popleft()
+
+    def _call_here(self, slot: _Slot) -> None:
+        self._handed = 1
+        try:
+            value, state = self._run.call(slot[_TASK]), _DONE
+        except Exception as error:
+            value, state = error, _FAILED
+        # An interrupted task stays as it was, and is called again.
+        slot[_VALUE] = value
+        slot[_STATE] = state
+
+    def _wait(self, head: _Slot, timeout: float | None) -> None:
+        run = self._run
+        end = None if timeout is None else time.monotonic() + timeout
+        try:
+            run.waiting = True
+            while head[_STATE] < _DONE:
+                try:
+                    run.wake.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
+                except Empty:
+                    if head[_STATE] >= _DONE:
+                        break
+                    what = "" if self._label is None else f", {self._label(self._number)}"
+                    raise TimeoutError(f"no result after {timeout:g} s{what}") from None
+        finally:
+            run.waiting = False
+
+    def _fill(self, claimed: int) -> None:
+        """Draws tasks up to the limit; `claimed` of the slots do not count any more."""
+        slots = self._slots
+        room = self._limit - len(slots) + claimed
+        if room <= 0 or self._ended:
+            return
+        cost = self._run.cost
+        if cost is not None and cost < _CHUNK_SECONDS and room * 2 < self._limit:
+            # Small tasks are handed over several at once, or not yet.
+            return
+        count = len(slots)
+        try:
+            slots.extend(islice(self._drawn, room))
+            if len(slots) - count < room:
+                self._ended = True
+                if self._broken is not None and len(slots) == count:
+                    error = RuntimeError("the stream of tasks ended after an error: what should have followed is lost")
+                    error.__cause__ = self._broken
+                    slots.append(_Slot((None, _FAILED, error)))
+            self._broken = None
+        except Exception as error:
+            self._broken = error
+            slots.append(_Slot((None, _FAILED, error)))
+        except BaseException as error:
+            self._broken = error
+            raise
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._pool.workers == 0:
+            return
+        fresh = [slot for slot in islice(self._slots, self._handed, None) if slot[_STATE] == _NEW]
+        cost = self._run.cost
+        size = 1 if cost is None else max(1, min(len(fresh), int(_CHUNK_SECONDS / max(cost, 1e-9))))
+        # After an interrupt slots may be given out twice; the second thread passes them over.
+        for first in range(0, len(fresh), size):
+            self._pool.put(self._run, fresh[first : first + size])
+        self._handed = len(self._slots)
+
+    def _rebuild(self) -> None:
+        """Begins again in a forked child what its parent's threads had begun."""
+        run, self._run = self._run, _Run(self._run.call)
+        self._run.cancelled, self._run.cost = run.cancelled, run.cost
+        for slot in self._slots:
+            if slot[_STATE] < _DONE:
+                slot[_STATE] = _NEW
+        self._handed = 0
+        self._busy = threading.RLock()
+        self._process = os.getpid()
+        if not run.cancelled:
+            self._hand_over()
+
+
+def as_raised(error: BaseException) -> BaseException:
+    """The exception to raise for one of a task: itself, but for StopIteration, which would end an epoch silently."""
+    if not isinstance(error, StopIteration):
+        return error
+    wrapped = RuntimeError("StopIteration was raised while a batch was made; it would have ended the epoch silently")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Adds a note to an exception, once; one that takes none is left as it is."""
+    try:
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+    except Exception:
+        return
+
+
+def _work(team: _Team, init: Callable[[int], object] | None, number: int) -> None:
+    """The life of a thread."""
+    clock = time.perf_counter
+    failure = _begin(init, number)
+    while (given := team.queue.get()) is not None:
+        run, slots = given
+        begin = before = clock()
+        for slot in slots:
+            if run.cancelled or team.stopped:
+                break
+            if slot[_STATE] != _NEW:
+                continue
+            slot[_STATE] = _RUNNING
+            if failure is None:
+                try:
+                    value, state = run.call(slot[_TASK]), _DONE
+                except BaseException as error:
+                    value, state = error, _FAILED
+            else:
+                value, state = failure, _FAILED
+                failure = _begin(init, number)
+            slot[_VALUE] = value
+            slot[_STATE] = state
+            value = None
+            now = clock()
+            # A thread that is put aside for a moment says nothing about the task.
+            cost = run.cost
+            run.cost = now - before if cost is None else cost + (min(now - before, 4 * cost) - cost) / 4
+            before = now
+            if run.waiting and now - begin > _CHUNK_SECONDS:
+                run.wake.put(None)
+        if run.waiting:
+            run.wake.put(None)
+        # Whatever the tasks hold may go while this thread waits.
+        given = run = slots = slot = None
+
+
+def _begin(init: Callable[[int], object] | None, number: int) -> BaseException | None:
+    if init is None:
+        return None
+    try:
+        init(number)
+    except BaseException as error:
+        add_note(error, f"in worker_init_fn({number})")
+        return error
+    return None
+
+
+def _stack_bytes() -> int:
+    """As much as the main thread may use, so that recursion that works there works here; used when touched."""
+    limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    bounded = 64 << 20 if limit == resource.RLIM_INFINITY else min(max(limit, 8 << 20), 1 << 30)
+    return bounded & ~0xFFFF
+
+
+def _close_all() -> None:
+    """At the interpreter's end: threads that are stopped within Python code can bring down C code that they call."""
+    pools = list(_live)
+    for pool in pools:
+        pool.close()
+    end = time.monotonic() + _EXIT_SECONDS
+    for pool in pools:
+        for thread in pool.threads():
+            if thread is not threading.current_thread() and not sys.is_finalizing():
+                thread.join(max(0.0, end - time.monotonic()))
