@@ -1,13 +1,13 @@
 """What is read: datasets where they lie, and what is made of them."""
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
 from . import _core
+from ._base import Dataset
 from ._progress import index_progress
 from ._units import as_int, show_bytes
 
@@ -125,17 +125,6 @@ class Schema(Mapping[str, str]):
 
     def __repr__(self) -> str:
         return "Schema(" + ", ".join(f"{name}: {kind}" for name, kind in self._types.items()) + ")"
-
-
-class Dataset(ABC):
-    """What a `DataLoader` can be made of, or a step on the way there."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def info(self) -> dict[str, Any]:
-        """What is known without reading data, as plain types."""
 
 
 class TableDataset(Dataset):

@@ -1,58 +1,90 @@
 """The loader: one rank's batches of a run, in the run's one order."""
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
-from . import _core, _run
-from ._driver import Driver, Resources
-from ._ranks import default_workers, resolve_rank
-from ._units import as_int, parse_bytes
-from .batch import Batch, Source
-from .dataset import Dataset, PackedDataset
-from .state import MAX_LANES, State, check_state
+from ._base import Dataset
+from ._units import as_int
+from .batch import Source
+from .dataset import PackedDataset
+from .loading.arguments import UNSET, Arguments
+from .loading.base import Driver
+from .loading.mapstyle import MapDriver
+from .loading.packed import PackedDriver
+from .loading.samples import SampleDriver
+from .samples.dataset import SampleDataset
 
 __all__ = ["DataLoader"]
 
 
 class DataLoader:
-    """Gives one rank its part of every global batch, the same rows whatever the number of ranks.
+    """Gives one rank its part of every global batch, the same samples or rows whatever the number of ranks.
 
-    ``for batch in loader`` gives the rest of the current epoch; the next ``for`` gives the next one. The arguments
-    begin as those of PyTorch's DataLoader; `sampler`, `batch_sampler`, `collate_fn`, `pin_memory` and
-    `worker_init_fn` have no meaning for packed datasets and are refused.
+    It takes three kinds of datasets. The arguments begin as those of PyTorch's DataLoader, in its order.
+
+    - *Packed tokens*, as `TableDataset.pack` gives them. ``for batch in loader`` gives the rest of the current epoch,
+      the next ``for`` the next one; batches are always whole and may span two epochs.
+    - *Samples*, as `open` gives them with all that is made of them. ``for`` works in the same way. An epoch has each
+      sample once, and a new order; batches do not span epochs.
+    - *Any other object* with ``__len__`` and ``__getitem__`` or ``__getitems__``, or with ``__iter__``, such as a
+      PyTorch `Dataset`: with PyTorch's defaults and behaviour. Each ``for`` begins a new epoch, but the first one
+      after `load_state_dict`, which goes on in the middle. What rank and world size are is looked up, so that no
+      DistributedSampler is needed; one that is passed works.
 
     Args:
-        dataset: what `TableDataset.pack` gives.
-        batch_size: rows of this rank in a step; or give `global_batch_size`. May be left out if a state is loaded.
-        shuffle: False for storage order; True by default.
-        num_workers: threads that read, decode and assemble (0 counts as 1); by default the CPUs of this process,
-            shared out among the ranks of a machine that torchrun started (LOCAL_WORLD_SIZE).
-        drop_last: accepted; batches are always whole, see `remainder`.
+        dataset: what to load.
+        batch_size: rows or samples of this rank in a step; or give `global_batch_size`. For datasets of headrace it
+            may be left out if a state is loaded; for other objects it is 1 by default, and None gives single samples.
+        shuffle: whether each epoch has an order of its own; True by default for datasets of headrace, else False.
+        sampler: keys of samples, for other objects: any iterable, asked anew in each epoch.
+        batch_sampler: lists of keys, likewise; `batch_size`, `shuffle`, `sampler` and `drop_last` are then left out.
+        num_workers: threads that read, decode and assemble. By default the CPUs of this process, shared out among the
+            ranks of a machine that torchrun started (LOCAL_WORLD_SIZE); for other objects 0. With 0 samples are made
+            by the thread that iterates; for packed tokens 0 counts as 1.
+        collate_fn: makes a batch of a list of samples. By default arrays, numbers and tensors are stacked, dicts,
+            tuples and dataclasses kept, and text becomes lists (`headrace.loading.collate`). Not for packed tokens.
+        pin_memory: whether PyTorch tensors are copied to pinned memory. Not for packed tokens.
+        drop_last: whether the samples after an epoch's last whole batch are left out. By default the last batch holds
+            what is left, shared out evenly; if that is less than one for each rank, they join the batch before, so
+            that all ranks take equally many steps, none gets an empty batch, and nothing is lost or repeated. Accepted
+            for packed tokens, see `remainder`.
         timeout: seconds to wait for a batch before TimeoutError; 0 waits forever.
-        prefetch_factor: batches that are ready ahead of use, at least; of small ones up to 8 are.
-        global_batch_size: rows of all ranks in a step, a multiple of `world_size`; or a dict from steps to sizes that
-            hold from there on, such as ``{0: 64, 1000: 256}``.
-        seed: of the order, in ``range(2**64)``; 0 by default.
-        window: row groups that are shuffled together; by default from the data, see docs/order.md.
+        worker_init_fn: called once in each worker with its number, before its first sample.
+        multiprocessing_context: accepted; worker processes are always spawned.
+        generator: for other objects, in place of `seed`: a torch.Generator, whose initial seed counts, or a NumPy one.
+        prefetch_factor: batches that are ready ahead of use: for samples this many for each worker, 2 by default.
+        persistent_workers: accepted; workers always live as long as the loader.
+        pin_memory_device: accepted.
+        in_order: accepted; batches are always in order.
+        global_batch_size: rows or samples of all ranks in a step, a multiple of `world_size`; or a dict from steps to
+            sizes that hold from there on, such as ``{0: 64, 1000: 256}``.
+        seed: of the order and of random numbers for functions, in ``range(2**64)``; 0 by default.
+        window: chunks (row groups, shards) that are shuffled together; by default from the data, see docs/order.md.
         lanes: N, see docs/order.md; by default from the data and the largest global batch size.
         rank: with `world_size`, which rank this is; by default from torch.distributed if it is initialised, else from
             RANK and WORLD_SIZE, else 0 of 1. headrace never makes a process group.
         world_size: ranks.
-        memory: bytes of anonymous memory for decoded data and batches, as a number or text such as ``"2GiB"``. With
-            room for two windows the next one is decoded while this one is used; with room for one it waits until this
-            one is used up; a window that does not fit at all goes to a spill file in the cache folder.
-        epochs: passes over the data; None for no end.
-        remainder: what becomes of the tokens after the last whole batch of the last epoch: ``"drop"``, or ``"pad"``
-            to fill them up with `pad_id` (batches then hold ``loss_mask``). `stats` tells how many were dropped.
+        memory: bytes of anonymous memory for decoded data, as a number or text such as ``"2GiB"``. For packed tokens
+            with room for two windows the next one is decoded while this one is used; with room for one it waits until
+            this one is used up; a window that does not fit at all goes to a spill file in the cache folder. For
+            samples it bounds the chunks that are kept.
+        epochs: passes over the data; None for no end. For datasets of headrace.
+        remainder: for packed tokens, what becomes of those after the last whole batch of the last epoch: ``"drop"``,
+            or ``"pad"`` to fill them up with `pad_id` (batches then hold ``loss_mask``). `stats` tells how many were
+            dropped.
+        worker_type: ``"thread"``, ``"process"`` for functions that hold the GIL (spawned; the dataset and functions
+            are pickled to them), or ``"auto"``; `stats` says what was chosen and why.
+        items_in_parallel: samples of one batch that are made at the same time, for data that is waited for.
+        allow_empty: whether a rank may get an empty batch, and `collate_fn` an empty list.
+        on_error: ``"skip"`` leaves out samples of a pipeline that are damaged or whose functions raise; `stats` counts
+            and lists them.
 
     What is left out of `seed`, `shuffle`, `lanes`, `window` and the batch size comes from a loaded state. `epochs`,
     `remainder` and the part of a schedule that lies ahead are not in a state: give them again.
 
     Raises:
         ValueError: if an argument cannot be used, or there is too little data for a batch.
-        BudgetError: when iteration starts, if `memory` is too small for one step.
+        BudgetError: when iteration starts, if `memory` is too small for one step of packed tokens.
 
     Example:
         >>> loader = headrace.DataLoader(packed, global_batch_size=4, seed=0)
@@ -64,19 +96,24 @@ class DataLoader:
 
     def __init__(
         self,
-        dataset: Dataset,
-        batch_size: SupportsIndex | None = None,
+        dataset: Any,
+        batch_size: SupportsIndex | None = UNSET,
         shuffle: bool | None = None,
-        sampler: None = None,
-        batch_sampler: None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
         num_workers: SupportsIndex | None = None,
-        collate_fn: None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
         timeout: float = 0,
-        worker_init_fn: None = None,
+        worker_init_fn: Callable[[int], object] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
         *,
-        prefetch_factor: SupportsIndex = 2,
+        prefetch_factor: SupportsIndex | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
         global_batch_size: SupportsIndex | Mapping[int, int] | None = None,
         seed: SupportsIndex | None = None,
         window: SupportsIndex | None = None,
@@ -85,105 +122,93 @@ class DataLoader:
         world_size: SupportsIndex | None = None,
         memory: str | SupportsIndex = "2GiB",
         epochs: SupportsIndex | None = None,
-        remainder: Literal["drop", "pad"] = "drop",
+        remainder: Literal["drop", "pad"] | None = None,
+        worker_type: Literal["thread", "process", "auto"] = "thread",
+        items_in_parallel: SupportsIndex = 1,
+        allow_empty: bool = False,
+        on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
-        refused = {
-            "sampler": sampler,
-            "batch_sampler": batch_sampler,
-            "collate_fn": collate_fn,
-            "worker_init_fn": worker_init_fn,
-            "pin_memory": pin_memory or None,
-        }
-        for name, value in refused.items():
-            if value is not None:
-                raise ValueError(f"{name} has no meaning for a packed dataset, got {value!r}")
-        if batch_size is not None and global_batch_size is not None:
-            raise ValueError(f"give batch_size or global_batch_size, got {batch_size!r} and {global_batch_size!r}")
-        if remainder not in ("drop", "pad"):
-            raise ValueError(f'remainder must be "drop" or "pad", got {remainder!r}')
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"timeout must be a number of seconds, got {timeout!r}")
-        if not 0 <= timeout < math.inf:
-            raise ValueError(f"timeout must be 0 or a positive number of seconds, got {timeout!r}")
-        if shuffle is not None and not isinstance(shuffle, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"shuffle must be True, False or None, got {shuffle!r}")
-        given = _run.Given(
-            seed=_optional(seed, "seed", 0, 2**64 - 1),
+        del multiprocessing_context, persistent_workers, pin_memory_device, in_order
+        arguments = Arguments(
+            batch_size=batch_size,
             shuffle=shuffle,
-            lanes=_optional(lanes, "lanes", 1, MAX_LANES),
-            window=_optional(window, "window", 1, 2**32 - 1),
-            batch_size=_optional(batch_size, "batch_size", 1, 2**32 - 1),
-            schedule=None if global_batch_size is None else _run.check_schedule(global_batch_size),
-            epochs=_optional(epochs, "epochs", 1, 2**32 - 1),
-            pad=remainder == "pad",
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            drop_last=drop_last,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            generator=generator,
+            prefetch_factor=prefetch_factor,
+            global_batch_size=global_batch_size,
+            seed=seed,
+            window=window,
+            lanes=lanes,
+            rank=rank,
+            world_size=world_size,
+            memory=memory,
+            epochs=epochs,
+            remainder=remainder,
+            worker_type=worker_type,
+            items_in_parallel=items_in_parallel,
+            allow_empty=allow_empty,
+            on_error=on_error,
         )
-        resources = Resources(
-            workers=default_workers()
-            if num_workers is None
-            else max(1, as_int(num_workers, "num_workers", least=0, most=1024)),
-            memory=parse_bytes(memory, "memory"),
-            prefetch=as_int(prefetch_factor, "prefetch_factor", least=1, most=1024),
-            timeout=float(timeout) or None,
-        )
-        resolve_rank(rank, world_size)
-        self._driver = Driver(_packed(dataset), given, resources, rank, world_size)
-        if batch_size is not None or global_batch_size is not None:
-            # Arguments that do not go together are refused now rather than at the first batch.
-            self._driver.here()
+        arguments.check()
+        self._driver = _driver(dataset, arguments)
 
     # Where the run stands
 
     @property
+    def dataset(self) -> Any:
+        """What is loaded."""
+        return self._driver.dataset
+
+    @property
     def step(self) -> int:
         """The next step, counted from 0 through the whole run."""
-        return self._driver.here()[1].step
+        return self._driver.step
 
     @property
     def position(self) -> int:
-        """Rows of all ranks given so far."""
-        position = self._driver.here()[1]
-        return position.steps.row_of(position.step)
+        """Rows or samples of all ranks given so far, with those that `drop_last` left out."""
+        return self._driver.position
 
     @property
     def epoch(self) -> int:
         """The epoch of the next step; the number of epochs once a finite run has ended."""
-        run, position = self._driver.here()
-        return position.steps.epoch_of(run.core, position.step)
+        return self._driver.epoch
 
     @property
     def global_batch_size(self) -> int:
-        """Rows of all ranks in the next step."""
-        position = self._driver.here()[1]
-        return position.steps.batch_of(position.step)
+        """Rows or samples of all ranks in the next step."""
+        return self._driver.global_batch_size
 
     @property
     def batch_size(self) -> int:
-        """Rows of this rank in the next step."""
-        return self.global_batch_size // self._driver.here()[0].world_size
+        """Rows or samples of this rank in the next step."""
+        return self._driver.global_batch_size // self._driver.world_size
 
     @property
     def rank(self) -> int:
         """Which rank this loader feeds."""
-        return self._driver.here()[0].rank
+        return self._driver.rank
 
     @property
     def world_size(self) -> int:
         """Ranks."""
-        return self._driver.here()[0].world_size
+        return self._driver.world_size
 
     def __len__(self) -> int:
         """Batches of the current epoch, exactly; what is passed over by `skip` does not count."""
-        run, position = self._driver.here()
-        epoch = self.epoch
-        if self._driver.given.epochs is not None and epoch >= self._driver.given.epochs:
-            epoch = self._driver.given.epochs - 1
-        first, last = (position.steps.first_step(run.core, number) for number in (epoch, epoch + 1))
-        return position.count(first, last)
+        return self._driver.length()
 
     # Iterating
 
-    def __iter__(self) -> Iterator[Batch]:
-        return _Epoch(self._driver)
+    def __iter__(self) -> Iterator[Any]:
+        return self._driver.iterate()
 
     def seek(self, step: SupportsIndex) -> None:
         """Goes to a step of the run, in either direction, without a replay.
@@ -196,13 +221,7 @@ class DataLoader:
             >>> next(iter(loader)).step
             5
         """
-        run, position = self._driver.here()
-        step = as_int(step, "step", least=0, most=2**63 - 1)
-        end = position.steps.end(run.core)
-        if end is not None and step > end:
-            raise ValueError(f"step must be in 0..{end}, the end of the run, got {step}")
-        run.core.check_row(position.steps.row_of(step))
-        self._driver.move(position.at(step))
+        self._driver.seek(as_int(step, "step", least=0, most=2**63 - 1))
 
     def skip(self, steps: range) -> None:
         """Passes over some of the steps to come, such as those around a loss spike; they keep their numbers.
@@ -220,17 +239,7 @@ class DataLoader:
         """
         if not isinstance(steps, range):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"skip takes a range of steps, got {steps!r}")
-        position = self._driver.here()[1]
-        if steps.step != 1 or not steps or steps.start < position.step or steps.stop >= 2**63:
-            raise ValueError(f"skip takes neighbouring steps from {position.step} on, got {steps!r}")
-        skipped = sorted([*position.skipped, (steps.start, steps.stop)])
-        merged: list[tuple[int, int]] = []
-        for start, stop in skipped:
-            if merged and start <= merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
-            else:
-                merged.append((start, stop))
-        self._driver.change(replace(position, skipped=tuple(merged)))
+        self._driver.skip(steps)
 
     def set_global_batch_size(self, rows: SupportsIndex) -> None:
         """Changes the rows of all ranks in a step, from the next step on; a schedule no longer counts.
@@ -243,11 +252,7 @@ class DataLoader:
             >>> next(iter(loader))["tokens"].shape
             (8, 64)
         """
-        run, position = self._driver.here()
-        batch = as_int(rows, "the global batch size", least=1, most=2**32 - 1)
-        _run.check_divides(batch, run.world_size)
-        run.core.check_enough(batch)
-        self._driver.change(replace(position, steps=position.steps.with_batch(position.step, batch)))
+        self._driver.set_global_batch_size(as_int(rows, "the global batch size", least=1, most=2**32 - 1))
 
     # State
 
@@ -261,9 +266,7 @@ class DataLoader:
             >>> state["step"], state["position"], state["seed"]
             (0, 0, 0)
         """
-        run, position = self._driver.here()
-        _run.keep_file_table(self._driver.dataset, run)
-        return run.state(position)
+        return self._driver.state()
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True) -> None:
         """Goes on where a state was saved, in any run over the same data: the rest is the same to the byte.
@@ -284,9 +287,7 @@ class DataLoader:
             >>> loader.step
             1
         """
-        state = check_state(state) if isinstance(state, Mapping) else State.merge(state)
-        _run.check_same_data(self._driver.dataset, state, strict=strict)
-        self._driver.load(state)
+        self._driver.load(state, strict=strict)
 
     # Telling
 
@@ -304,23 +305,10 @@ class DataLoader:
             >>> loader.sources(3)[0] == list(loader)[3].sources()[0]
             True
         """
-        run, position = self._driver.here()
         step = as_int(step, "step", least=0, most=2**63 - 1)
-        end = position.steps.end(run.core)
-        if end is not None and step >= end:
-            raise ValueError(f"step must be in range({end}), the steps of the run, got {step}")
-        run.core.check_row(position.steps.row_of(step))
-        rows = _core.sources(
-            run.core,
-            position.steps,
-            world=run.world_size,
-            rank=run.rank if rank is None else as_int(rank, "rank", least=0, most=run.world_size - 1),
-            step=step,
-            workers=self._driver.resources.workers,
-            memory=self._driver.resources.memory,
-            spill=self._driver.spill,
-        )
-        return [[Source(*part) for part in row] for row in rows]
+        if rank is not None:
+            rank = as_int(rank, "rank", least=0, most=self._driver.world_size - 1)
+        return self._driver.sources(step, rank)
 
     def stats(self) -> dict[str, Any]:
         """Counts for people and logs.
@@ -337,79 +325,18 @@ class DataLoader:
             >>> loader.stats()["lanes"]
             4
         """
-        run, position = self._driver.here()
-        steps, end = position.steps, position.steps.end(run.core)
-        cuts = run.core.windows * (run.lanes - 1)
-        stats: dict[str, Any] = {
-            "step": position.step,
-            "epoch": self.epoch,
-            "position": self.position,
-            "tokens": self.position * self._driver.dataset.packing.seq_len,
-            "lanes": run.lanes,
-            "window": run.window,
-            "documents_cut": min(1.0, cuts / max(1, self._driver.dataset.rows)),
-        }
-        if end is not None:
-            stats |= {"steps": end, "remainder_tokens": run.core.left_out(steps.row_of(end))}
-        requests, read, retries = self._driver.dataset.core.traffic()
-        return stats | self._driver.counters() | {"bytes_read": read, "requests": requests, "retries": retries}
+        return self._driver.stats()
 
     def __repr__(self) -> str:
-        settings = {
-            name: value for name, value in vars(self._driver.given).items() if value is not None and name != "pad"
-        }
-        shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+        shown = ", ".join(f"{name}={value!r}" for name, value in self._driver.settings().items())
         return f"DataLoader({self._driver.dataset!r}, {shown})"
 
 
-class _Epoch(Iterator[Batch]):
-    """The rest of one epoch. `len()` is the number of batches left."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._epoch = driver.epoch()
-        driver.iteration += 1
-        self._driver = driver
-        self._number = driver.iteration
-        self._done = False
-
-    def __next__(self) -> Batch:
-        driver = self._current()
-        batch = None if self._done else driver.next(self._epoch)
-        if batch is None:
-            self._done = True
-            raise StopIteration
-        return batch
-
-    def __len__(self) -> int:
-        driver = self._current()
-        position = driver.here()[1]
-        return 0 if self._done else position.count(position.step, driver.first_step(self._epoch + 1))
-
-    def __iter__(self) -> "_Epoch":
-        return self
-
-    def __del__(self) -> None:
-        # A half-used iterator that goes ends the threads that work for it; the position stays.
-        # One that could not be made has nothing to end.
-        if not getattr(self, "_done", True) and self._driver.iteration == self._number:
-            self._driver.close()
-
-    def _current(self) -> Driver:
-        if self._driver.iteration != self._number:
-            raise RuntimeError(
-                "this iterator is not the loader's latest: a newer one was made, or the loader was moved by seek or "
-                "load_state_dict\nhint: iterate over the loader again"
-            )
-        return self._driver
-
-
-def _packed(dataset: Dataset) -> PackedDataset:
+def _driver(dataset: Any, arguments: Arguments) -> Driver:
     if isinstance(dataset, PackedDataset):
-        return dataset
-    if isinstance(dataset, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"expected a packed dataset, got {dataset!r}\nhint: dataset.pack(seq_len, column=...)")
-    raise TypeError(f"expected what headrace.open(...).pack(...) gives, got {type(dataset).__name__}")
-
-
-def _optional(value: SupportsIndex | None, name: str, least: int, most: int) -> int | None:
-    return None if value is None else as_int(value, name, least=least, most=most)
+        return PackedDriver.of(dataset, arguments)
+    if isinstance(dataset, SampleDataset):
+        return SampleDriver.of(dataset, arguments)
+    if isinstance(dataset, Dataset):
+        raise TypeError(f"expected packed tokens or samples, got {dataset!r}")
+    return MapDriver.of(dataset, arguments)

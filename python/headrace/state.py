@@ -28,7 +28,9 @@ _MAGIC: Final = b"HEADRACE"
 _HEADER: Final = struct.Struct("<8sIQ")
 _CHECKSUM_BYTES: Final = 16
 
-_KEYS: Final[Mapping[str, type | tuple[type, ...]]] = {
+_Keys = Mapping[str, type | tuple[type, ...]]
+
+_COUNTED: Final[_Keys] = {
     "schema": int,
     "order": int,
     "kind": str,
@@ -43,6 +45,13 @@ _KEYS: Final[Mapping[str, type | tuple[type, ...]]] = {
     "pipeline": dict,
     "sources": list,
 }
+
+_KINDS: Final[Mapping[str, _Keys]] = {
+    "counted": _COUNTED,
+    "samples": _COUNTED,
+    "map": {"schema": int, "order": int, "kind": str, "seed": int, "step": int},
+}
+"""What a state of each kind holds: packed tokens, samples, and objects of the user's, which may hold more."""
 
 
 class State:
@@ -110,17 +119,21 @@ class State:
         if not states:
             raise ValueError("State.merge needs at least one part, got none")
         for number, state in enumerate(states[1:], 1):
-            for key in _KEYS:
-                if state[key] != states[0][key]:
+            for key in states[0] | state:
+                if state.get(key) != states[0].get(key):
                     raise StateMismatch(
                         f"parts 0 and {number} are not of one step of one run: "
-                        f"{key} is {states[0][key]!r} in the one and {state[key]!r} in the other"
+                        f"{key} is {states[0].get(key)!r} in the one and {state.get(key)!r} in the other"
                     )
         return states[0]
 
 
-def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
+def check_state(state: Mapping[str, Any], kind: str | None = None) -> dict[str, Any]:
     """A copy of a state whose form is right.
+
+    Args:
+        state: what was given for one.
+        kind: what it must be a state of; None for any.
 
     Raises:
         StateMismatch: naming the first thing that is not.
@@ -129,41 +142,52 @@ def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
         raise StateMismatch(f"no state: expected a dict, found {type(state).__name__}")
     schema = state.get("schema")
     if schema is None and "order" not in state:
-        raise StateMismatch(f"no state of headrace: expected the keys {', '.join(_KEYS)}; found {_keys(state)}")
+        raise StateMismatch(f"no state of headrace: expected the keys {', '.join(_COUNTED)}; found {_keys(state)}")
     if schema != SCHEMA:
         raise StateMismatch(f"state: expected schema version {SCHEMA}, found {schema!r}")
-    if unknown := [key for key in state if key not in _KEYS]:
-        raise StateMismatch(f"state: unknown key {unknown[0]!r}; expected {', '.join(_KEYS)}")
-    for key, kind in _KEYS.items():
+    found = state.get("kind")
+    if found not in _KINDS or kind not in (None, found):
+        raise StateMismatch(f"state: expected kind {kind or 'counted'!r}, found {found!r}")
+    keys = _KINDS[found]
+    if found != "map" and (unknown := [key for key in state if key not in keys]):
+        raise StateMismatch(f"state: unknown key {unknown[0]!r}; expected {', '.join(keys)}")
+    for key, wanted in keys.items():
         if key not in state:
             raise StateMismatch(f"state: key {key!r} is missing")
         value = state[key]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise StateMismatch(f"state: expected {key!r} to be {kind.__name__}, found {value!r}")  # type: ignore[union-attr]
+        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+            raise StateMismatch(f"state: expected {key!r} to be {wanted.__name__}, found {value!r}")  # type: ignore[union-attr]
     if state["order"] != ORDER:
         raise StateMismatch(f"state: this build gives order version {ORDER}, the state is of version {state['order']}")
-    if state["kind"] != "counted":
-        raise StateMismatch(f"state: expected kind 'counted', found {state['kind']!r}")
     for key in ("seed", "step", "position"):
-        if not 0 <= state[key] < 2**64:
+        if key in keys and not 0 <= state[key] < 2**64:
             raise StateMismatch(f"state: expected {key!r} in 0..2**64, found {state[key]}")
+    if keys is _COUNTED:
+        _check_run(state)
+    if found == "counted":
+        steps = steps_of(state["history"])
+        if steps.row_of(state["step"]) != state["position"]:
+            raise StateMismatch(
+                f"state: by its history step {state['step']} begins with row {steps.row_of(state['step'])}, "
+                f"its position is {state['position']}"
+            )
+    try:
+        return cast("dict[str, Any]", json.loads(json.dumps(dict(state))))
+    except (TypeError, ValueError) as error:
+        raise StateMismatch(f"state: expected plain JSON types: {error}") from None
+
+
+def _check_run(state: Mapping[str, Any]) -> None:
     for key, most in (("lanes", MAX_LANES), ("window", 2**32 - 1)):
         if not 1 <= state[key] <= most:
             raise StateMismatch(f"state: expected {key!r} in 1..{most}, found {state[key]}")
     _check_numbers(state["history"], "history", 3)
     _check_numbers(state["skipped"], "skipped", 2)
-    steps = steps_of(state["history"])
     before = -1
     for start, stop in state["skipped"]:
         if not before < start < stop < 2**63:
             raise StateMismatch(f"state: expected 'skipped' to hold ranges in order, found {state['skipped'][:8]}")
         before = stop
-    if steps.row_of(state["step"]) != state["position"]:
-        raise StateMismatch(
-            f"state: by its history step {state['step']} begins with row {steps.row_of(state['step'])}, "
-            f"its position is {state['position']}"
-        )
-    return cast("dict[str, Any]", json.loads(json.dumps(dict(state))))
 
 
 def steps_of(history: Sequence[Sequence[int]]) -> _core.Steps:

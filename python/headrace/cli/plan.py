@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from headrace import _core, _run
+from headrace import _core
 from headrace._ranks import default_workers
 from headrace._units import parse_bytes, show_bytes
 from headrace.cli._common import Packing, console, facts, open_dataset, plural, print_json, warn
+from headrace.loading import packed_run
+from headrace.loading.schedule import check_divides
 
 __all__ = ["Order", "run"]
 
@@ -36,9 +38,9 @@ class Order:
 def run(urls: list[str], *, packing: Packing, order: Order, storage_option: list[str] | None, as_json: bool) -> int:
     """Prints the plan."""
     memory = parse_bytes(order.memory, "--memory")
-    _run.check_divides(order.batch, order.world)
+    check_divides(order.batch, order.world)
     dataset = packing.pack(open_dataset(urls, storage_option))
-    given = _run.Given(
+    given = packed_run.Given(
         seed=order.seed,
         shuffle=order.shuffle,
         lanes=order.lanes,
@@ -48,7 +50,7 @@ def run(urls: list[str], *, packing: Packing, order: Order, storage_option: list
         epochs=None,
         pad=False,
     )
-    run, position = _run.start(dataset, given, order.world, 0, None)
+    run, position = packed_run.start(dataset, given, order.world, 0, None)
     workers = default_workers()
     fixed = _core.fixed_memory(
         run.core, position.steps, world=order.world, workers=workers, memory=memory, prefetch=_PREFETCH

@@ -76,6 +76,7 @@ class Source(ABC):
         stored: int64, (chunks,): bytes of each chunk in the store.
         schema: names and types of a sample's parts, as text; ``{"": type}`` if a sample is no dict.
         random_access: whether reading items at random costs about as much as reading them in order.
+        remote: whether reads travel over a network, so that many at once pay.
     """
 
     format: str
@@ -84,6 +85,7 @@ class Source(ABC):
     stored: npt.NDArray[np.int64]
     schema: Mapping[str, str]
     random_access: bool = False
+    remote: bool = False
 
     @abstractmethod
     def load(self, chunk: int, columns: tuple[str, ...] | None = None) -> Chunk:

@@ -7,16 +7,14 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any
 
-from . import _core
-from ._units import as_int
-from .dataset import PackedDataset
-from .errors import StateMismatch
-from .state import ORDER, SCHEMA, steps_of
+from headrace import _core
+from headrace.dataset import PackedDataset
+from headrace.errors import StateMismatch
+from headrace.state import ORDER, SCHEMA, steps_of
 
-Schedule = Mapping[int, int]
-"""Step to the global batch size from that step on."""
+from .schedule import Schedule, check_divides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,32 +165,6 @@ def on_other_ranks(
     return moved, position
 
 
-def check_divides(batch: int, world_size: int) -> None:
-    """Refuses a global batch that cannot be shared out equally."""
-    if batch % world_size:
-        below, above = batch // world_size * world_size, -(-batch // world_size) * world_size
-        nearest = f"{below} or {above}" if below else str(above)
-        raise ValueError(
-            f"the global batch size must be a multiple of world_size={world_size}, got {batch}\n"
-            f"hint: {nearest} would do"
-        )
-
-
-def check_schedule(value: SupportsIndex | Mapping[int, int]) -> dict[int, int]:
-    """A batch size, or a dict from steps to batch sizes, as a schedule."""
-    if not isinstance(value, Mapping):
-        return {0: as_int(value, "global_batch_size", least=1, most=2**32 - 1)}
-    schedule = {
-        as_int(step, "a step of global_batch_size", least=0, most=2**62): as_int(
-            batch, f"global_batch_size[{step!r}]", least=1, most=2**32 - 1
-        )
-        for step, batch in value.items()
-    }
-    if 0 not in schedule:
-        raise ValueError(f"global_batch_size must say what holds from step 0 on, got {value!r}")
-    return dict(sorted(schedule.items()))
-
-
 def source(dataset: PackedDataset) -> dict[str, Any]:
     """What a state says of a dataset: the same on every machine that sees the same bytes."""
     identity, content = dataset.core.identity(dataset.packing.column)
@@ -231,7 +203,7 @@ def check_same_data(dataset: PackedDataset, state: Mapping[str, Any], *, strict:
             f"the data has other paths than in the state: {difference}\n"
             "hint: the content is the same; strict=False allows it"
         )
-    warnings.warn(f"headrace: the data has moved since the state was saved: {difference}", stacklevel=3)
+    warnings.warn(f"headrace: the data has moved since the state was saved: {difference}", stacklevel=4)
 
 
 def keep_file_table(dataset: PackedDataset, run: Run) -> None:

@@ -1,0 +1,127 @@
+"""Chunks of the window to come, read while the current one is used."""
+
+import os
+import threading
+from collections import deque
+
+import numpy as np
+
+from headrace.samples.cache import ChunkCache
+from headrace.samples.order import Window
+from headrace.samples.pipeline import Pipeline
+
+from .sample_run import Run
+
+__all__ = ["Prefetcher"]
+
+_REMOTE_THREADS = 8
+"""Chunks of a remote store that are read at once ahead of use: a read of one waits more than it works."""
+
+_LOOK_AGAIN = 0.05
+"""Seconds after which a thread looks again whether the cache has room."""
+
+
+class Prefetcher:
+    """Reads ahead for one iterator. Threads are made when there is something to read, and end with `close`.
+
+    What it reads goes into the cache and nowhere else: it changes when a batch is ready, never what is in it. A chunk
+    that cannot be read is left to the batch that needs it, which then says so.
+
+    Args:
+        pipeline: whose chunks.
+        cache: where to.
+        threads: at most this many; with 0 nothing is read ahead.
+    """
+
+    def __init__(self, pipeline: Pipeline, cache: ChunkCache, threads: int) -> None:
+        self._pipeline = pipeline
+        self._cache = cache
+        self._threads = threads
+        self._team = _Team(pipeline, cache)
+        self._window: Window | None = None
+        self._pairs: set[tuple[int, int]] = set()
+
+    def reach(self, run: Run, row: int) -> None:
+        """Says that batches are being made from a row on: another window may begin there."""
+        if self._window is not None and self._window.begin <= row < self._window.end:
+            return
+        self._window = run.order.window_of(row)
+        if self._window is None:
+            return
+        now = self._of_rank(run, self._window)
+        self._cache.retire(self._pipeline.key(*pair) for pair in self._pairs - set(now))
+        self._pairs = set(now)
+        if self._threads:
+            self._team.want(
+                [pair for pair in self._next(run, self._window) if pair not in self._pairs],
+                self._count(run),
+            )
+
+    def close(self) -> None:
+        """Ends the threads after the chunk that they are in."""
+        self._team.stopped = True
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _next(self, run: Run, window: Window) -> list[tuple[int, int]]:
+        following = run.order.window_of(window.end)
+        return [] if following is None else self._of_rank(run, following)
+
+    def _count(self, run: Run) -> int:
+        remote = any(origin.source.remote for origin in run.pipeline.origins)
+        return _REMOTE_THREADS if remote else min(2, self._threads)
+
+    def _of_rank(self, run: Run, window: Window) -> list[tuple[int, int]]:
+        """The chunks of a window that this rank's lanes lie in, by origin and number."""
+        selection = run.pipeline.selection
+        pieces = window.pieces
+        if run.order.lanes % run.world_size == 0:
+            ends = np.cumsum(selection.count[pieces])
+            total = int(ends[-1]) if len(ends) else 0
+            # A sample more at each end: lanes are equal to within one.
+            begin = total * run.rank // run.world_size - run.order.lanes
+            end = total * (run.rank + 1) // run.world_size + run.order.lanes
+            pieces = pieces[(ends > begin) & (ends - selection.count[pieces] < end)]
+        return list(
+            dict.fromkeys(zip(selection.origin[pieces].tolist(), selection.chunk[pieces].tolist(), strict=True))
+        )
+
+
+class _Team:
+    """What the threads share; they do not refer to the prefetcher, so that it can be dropped."""
+
+    def __init__(self, pipeline: Pipeline, cache: ChunkCache) -> None:
+        self.stopped = False
+        self._pipeline = pipeline
+        self._cache = cache
+        self._wanted: deque[tuple[int, int]] = deque()
+        self._running = 0
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+
+    def want(self, pairs: list[tuple[int, int]], threads: int) -> None:
+        with self._lock:
+            self._wanted.extend(pairs)
+            more = min(threads, len(self._wanted)) - self._running
+            self._running += max(0, more)
+        for _ in range(more):
+            threading.Thread(target=self._work, name="headrace-ahead", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if self.stopped or not self._wanted:
+                    self._running -= 1
+                    return
+                pair = self._wanted.popleft()
+            key = self._pipeline.key(*pair)
+            expected = int(self._pipeline.origins[pair[0]].source.stored[pair[1]])
+            while not self.stopped and not self._cache.has_room(expected):
+                threading.Event().wait(_LOOK_AGAIN)
+            if self.stopped:
+                continue
+            try:
+                self._cache.get(key, self._pipeline.load(*pair))
+            except Exception:
+                continue

@@ -1,0 +1,333 @@
+"""From arguments and a loaded state to a run over samples: its order, its steps, and where it stands."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace import _core
+from headrace.errors import StateMismatch
+from headrace.samples.order import Order, kind_of, make_order
+from headrace.samples.pipeline import Origin, Pipeline
+from headrace.state import ORDER, SCHEMA
+
+from . import steps
+from .schedule import Schedule, check_divides
+
+__all__ = ["Given", "Position", "Run", "check_same_data", "start"]
+
+Segment = tuple[int, int, int]
+"""From which step on, its first row, and the global batch size from there on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What the user said, checked as far as it can be alone; None for what was left open."""
+
+    seed: int | None
+    shuffle: bool | None
+    lanes: int | None
+    window: int | None
+    batch_size: int | None
+    """Samples of one rank."""
+    schedule: Schedule | None
+    """Samples of all ranks."""
+    epochs: int | None
+    drop_last: bool
+    allow_empty: bool
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in a run: the next step and its first row, and what was decided about batch sizes."""
+
+    step: int
+    row: int
+    segments: tuple[Segment, ...]
+    """In order; the first begins at or before the step."""
+    skipped: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def batch(self) -> int:
+        """The global batch size of the next step."""
+        return self.segment(self.step)[2]
+
+    def segment(self, step: int) -> Segment:
+        """What holds at a step."""
+        return max(segment for segment in self.segments if segment[0] <= step)
+
+    def passed_over(self, step: int) -> int:
+        """The first step from `step` on that is not passed over."""
+        for start, stop in self.skipped:
+            if start <= step < stop:
+                step = stop
+        return step
+
+    def count(self, start: int, stop: int) -> int:
+        """Steps in ``range(start, stop)`` that are not passed over."""
+        out = sum(max(0, min(stop, last) - max(start, first)) for first, last in self.skipped)
+        return max(0, stop - start - out)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A dataset in its order, shared out among ranks."""
+
+    pipeline: Pipeline
+    order: Order
+    kind: str
+    """Of the order."""
+    seed: int
+    shuffle: bool
+    world_size: int
+    rank: int
+    drop_last: bool
+    allow_empty: bool
+    fixed: Mapping[str, Any] = field(repr=False)
+    """The part of a state that does not change during a run."""
+
+    @property
+    def size(self) -> int:
+        """Samples in an epoch."""
+        return self.order.size
+
+    def state(self, position: Position) -> dict[str, Any]:
+        """The state at a position, as plain JSON types."""
+        return dict(self.fixed) | {
+            "step": position.step,
+            "position": position.row,
+            "history": [list(segment) for segment in position.segments if segment[0] <= position.step],
+            "skipped": [list(part) for part in position.skipped],
+        }
+
+    # Which samples
+
+    def rows_of_rank(self, row: int, batch: int, rank: int) -> npt.NDArray[np.int64]:
+        """The rows of one rank in the step that begins with a row: int64, in order."""
+        begin, end = row, self.rows_of(row, batch)[0]
+        ranks, lanes = self.world_size, self.order.lanes
+        rows = np.arange(begin, end, dtype=np.int64)
+        if end - begin == batch and batch % lanes == 0 and lanes % ranks == 0 and ranks > 1:
+            # Whole lanes, which lie side by side in storage.
+            return rows[rows % lanes * ranks // lanes == rank]
+        first, last = steps.rank_rows(0, end - begin, rank, ranks)
+        return rows[first:last]
+
+    def positions(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The samples that stand at some rows of one step."""
+        if not len(rows):
+            return rows
+        begin = int(rows[0])
+        return self.order.positions(begin, int(rows[-1]) + 1)[rows - begin]
+
+    # Steps and rows
+
+    def steps_in(self, row: int, batch: int) -> int:
+        """Steps from a row to the end of its epoch."""
+        return steps.epoch_steps(self.size - row % self.size, batch, self.world_size, self.drop_last, self.allow_empty)
+
+    def rows_of(self, row: int, batch: int) -> tuple[int, int]:
+        """The rows of all ranks in the step that begins with a row: its end, and the first row of the next step."""
+        left = self.size - row % self.size
+        _, stop = steps.step_rows(0, left, batch, self.world_size, self.drop_last, self.allow_empty)
+        last = steps.epoch_steps(left, batch, self.world_size, self.drop_last, self.allow_empty) == 1
+        return row + stop, row + left if last else row + stop
+
+    def row_of(self, position: Position, step: int) -> int:
+        """The first row of a step."""
+        first, row, batch = position.segment(step)
+        ahead = step - first
+        here = self.steps_in(row, batch)
+        if ahead < here:
+            return row + ahead * batch
+        epochs, ahead = divmod(ahead - here, self.steps_in(0, batch))
+        return (row // self.size + 1 + epochs) * self.size + ahead * batch
+
+    def first_step(self, position: Position, epoch: int) -> int:
+        """The first step of an epoch that is not before the next step's, as the batch sizes are now."""
+        step, row = position.step, position.row
+        while row // self.size < epoch:
+            batch = position.segment(step)[2]
+            change = min((segment[0] for segment in position.segments if segment[0] > step), default=None)
+            here = self.steps_in(row, batch)
+            if change is not None and change < step + here:
+                step, row = change, self.row_of(position, change)
+                continue
+            step, row = step + here, (row // self.size + 1) * self.size
+            if change is None and row // self.size < epoch:
+                rest = epoch - row // self.size
+                step, row = step + rest * self.steps_in(0, batch), epoch * self.size
+        return step
+
+    def at(self, position: Position, step: int) -> Position:
+        """Another step of the run."""
+        return replace(position, step=step, row=self.row_of(position, step))
+
+    def after(self, position: Position) -> Position:
+        """The place after the next step."""
+        row = self.rows_of(position.row, position.batch)[1]
+        step = position.step + 1
+        if any(segment[0] == step for segment in position.segments):
+            row = self.row_of(position, step)
+        return replace(position, step=step, row=row)
+
+    def before(self, position: Position, epoch: int) -> Position:
+        """A place that is not behind the start of an epoch, for `first_step`."""
+        step, row, _ = max(segment for segment in position.segments if segment[1] <= epoch * self.size)
+        return replace(position, step=step, row=row)
+
+    def with_batch(self, position: Position, step: int, batch: int) -> Position:
+        """The same place, with another batch size from a step on, which is not before the next one."""
+        kept = tuple(segment for segment in position.segments if segment[0] < step)
+        row = position.row if step == position.step else self.row_of(position, step)
+        return replace(position, segments=(*kept, (step, row, batch)))
+
+    def check_enough(self, batch: int) -> None:
+        """Refuses a dataset that has no whole step.
+
+        Raises:
+            ValueError: naming what there is and what is needed.
+        """
+        if self.steps_in(0, batch):
+            return
+        if self.size == 0:
+            raise ValueError("the dataset has no samples")
+        wanted = f"a global batch of {batch}" if self.drop_last else f"one for each of {self.world_size} ranks"
+        raise ValueError(
+            f"the dataset has {self.size} samples, which is less than {wanted}\n"
+            f"hint: {'a smaller batch, or drop_last=False' if self.drop_last else 'allow_empty=True, or repeat(k)'}"
+        )
+
+
+def start(
+    pipeline: Pipeline, given: Given, world_size: int, rank: int, state: Mapping[str, Any] | None
+) -> tuple[Run, Position]:
+    """The run that arguments and state describe, and where it stands.
+
+    Raises:
+        ValueError: if something is missing, or does not fit the data or the number of ranks.
+        StateMismatch: if an argument contradicts the state.
+    """
+    schedule = given.schedule
+    if given.batch_size is not None:
+        schedule = {0: given.batch_size * world_size}
+    if schedule is None and state is None:
+        raise ValueError("a batch size is missing: give batch_size= or global_batch_size=, or load a state")
+    past: list[Segment] = [] if state is None else [tuple(segment) for segment in state["history"]]
+    for batch in (schedule or {0: past[-1][2]}).values():
+        check_divides(batch, world_size)
+    largest = max((schedule or {0: past[-1][2]}).values())
+    seed = _choose("seed", given.seed, state, 0)
+    shuffle = _choose("shuffle", given.shuffle, state, True)
+    kind = kind_of(pipeline, shuffle)
+    lanes = window = 1
+    if kind == "lanes":
+        selection = pipeline.selection
+        stored = sum(_stored(pipeline, number) for number in range(len(pipeline.origins)))
+        window = _core.default_item_window(selection.pieces, len(pipeline), stored, given.lanes or largest)
+        window = _choose("window", given.window, state, window)
+        lanes = _core.default_lanes(largest, len(pipeline), selection.pieces, window)
+        lanes = _choose("lanes", given.lanes, state, lanes)
+    else:
+        for name in ("lanes", "window"):
+            if getattr(given, name) not in (None, 1):
+                raise ValueError(f"{name} must be left out for a {kind} order, got {getattr(given, name)}")
+    if not len(pipeline):
+        raise ValueError("the dataset has no samples")
+    fixed: dict[str, Any] = {
+        "schema": SCHEMA,
+        "order": ORDER,
+        "kind": "samples",
+        "seed": seed,
+        "shuffle": shuffle,
+        "lanes": lanes,
+        "window": window,
+        "pipeline": {"order": kind, "samples": len(pipeline), "selection": pipeline.selection.digest()},
+        "sources": [_source(origin) for origin in pipeline.origins],
+    }
+    order = make_order(pipeline, kind, seed, lanes, window)
+    run = Run(pipeline, order, kind, seed, shuffle, world_size, rank, given.drop_last, given.allow_empty, fixed)
+    return run, _position(run, schedule, past, state)
+
+
+def check_same_data(run: Run, state: Mapping[str, Any]) -> None:
+    """Refuses the state of a run over other samples.
+
+    Raises:
+        StateMismatch: naming the first difference.
+    """
+    here, there = run.fixed["sources"], state["sources"]
+    if len(here) != len(there):
+        raise StateMismatch(f"the data is not that of the state: {len(here)} sources here, {len(there)} in the state")
+    for number, (new, old) in enumerate(zip(here, there, strict=True)):
+        for key, value in new.items():
+            if not isinstance(old, dict) or old.get(key) != value:  # pyright: ignore[reportUnknownMemberType]
+                found = old.get(key) if isinstance(old, dict) else old  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+                raise StateMismatch(
+                    f"the data is not that of the state: {key} of source {number} is {value!r} here and {found!r} in "
+                    "the state\nhint: to start a new run, load no state"
+                )
+    for key, value in run.fixed["pipeline"].items():
+        if state["pipeline"].get(key) != value:
+            raise StateMismatch(
+                f"the samples are not those of the state: {key} is {value!r} here and "
+                f"{state['pipeline'].get(key)!r} in the state"
+            )
+
+
+def _position(
+    run: Run, schedule: Schedule | None, past: Sequence[Segment], state: Mapping[str, Any] | None
+) -> Position:
+    """Where the run stands, with the history from the state and the sizes to come from the arguments."""
+    if state is None:
+        step = row = 0
+        skipped: tuple[tuple[int, int], ...] = ()
+    else:
+        step, row = state["step"], state["position"]
+        skipped = tuple((begin, stop) for begin, stop in state["skipped"])
+    if schedule is None:
+        batch = past[-1][2]
+    else:
+        batch = schedule[max(begin for begin in schedule if begin <= step)]
+    # What lies ahead depends on ranks and drop_last, which may be others now: it is counted from here.
+    kept = tuple(segment for segment in past if segment[0] < step)
+    position = Position(step, row, (*kept, (step, row, batch)), skipped)
+    run.check_enough(batch)
+    for begin, batch in sorted((schedule or {}).items()):
+        if begin > step:
+            run.check_enough(batch)
+            position = run.with_batch(position, begin, batch)
+    # At the row of its step: if no step is left in the epoch, that is the next one's first.
+    return run.at(position, position.passed_over(step))
+
+
+def _source(origin: Origin) -> dict[str, Any]:
+    source = origin.source
+    return {
+        "format": source.format,
+        "chunks": len(source.sizes),
+        "samples": int(source.sizes.sum()),
+        "identity": source.identity(),
+    }
+
+
+def _stored(pipeline: Pipeline, number: int) -> int:
+    """Bytes of an origin's chunks that are used, each as often as it is."""
+    selection = pipeline.selection
+    mine = selection.origin == number
+    source = pipeline.origins[number].source
+    chunks = selection.chunk[mine]
+    shares = selection.count[mine] / source.sizes[chunks].clip(1)
+    return int((source.stored[chunks] * shares).sum())
+
+
+def _choose(name: str, given: Any, state: Mapping[str, Any] | None, default: Any) -> Any:
+    if state is None:
+        return default if given is None else given
+    if given is not None and given != state[name]:
+        raise StateMismatch(
+            f"{name} is {given!r} here and {state[name]!r} in the state\nhint: leave {name} out to go on"
+        )
+    return state[name]

@@ -1,0 +1,438 @@
+"""What feeds a loader over samples: where the run stands, and the threads that make batches ahead of use."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace._ranks import default_workers, resolve_rank
+from headrace._units import as_int, parse_bytes
+from headrace.errors import StoreError
+from headrace.samples.batch import SampleBatch
+from headrace.samples.cache import ChunkCache
+from headrace.samples.dataset import SampleDataset
+from headrace.samples.pipeline import Fetched, OnError, Pipeline, Skip
+from headrace.state import MAX_LANES, State, check_state
+
+from . import sample_run as runs
+from .arguments import UNSET, Arguments, optional_int
+from .base import END, EpochDriver
+from .collate import default_collate
+from .pool import OrderedResults, Pool
+from .prefetch import Prefetcher
+from .schedule import check_divides, check_schedule, pass_over
+
+__all__ = ["SampleDriver"]
+
+_Ints = npt.NDArray[np.int64]
+
+_PREFETCH = 2
+"""Batches ahead for each worker by default, as PyTorch has it."""
+
+_LISTED = 100
+"""Samples that were skipped of which `stats` tells the place."""
+
+_MEANINGLESS = ("sampler", "batch_sampler", "generator", "remainder")
+
+
+class Task(NamedTuple):
+    """A batch to be made."""
+
+    step: int
+    epoch: int
+    rows: _Ints
+    """Rows of this rank."""
+    positions: _Ints
+    """The samples that stand there."""
+
+
+class Made(NamedTuple):
+    """A batch."""
+
+    task: Task
+    fetched: Fetched
+    batch: Any
+    """`END` if no sample is left and nobody wants an empty batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maker:
+    """Makes batches; pickles to worker processes."""
+
+    pipeline: Pipeline
+    seed: int
+    collate: Callable[[list[Any]], Any]
+    on_error: OnError
+    allow_empty: bool
+    cache: ChunkCache
+
+    def __call__(self, task: Task) -> Made:
+        """Reads the samples and collates them."""
+        fetched = self.pipeline.fetch(
+            task.positions, self.cache, seed=self.seed, epoch=task.epoch, on_error=self.on_error
+        )
+        batch = self.collate(fetched.samples) if fetched.samples or self.allow_empty else END
+        return Made(task, fetched, batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a driver may use."""
+
+    workers: int
+    prefetch: int
+    memory: int
+    timeout: float | None
+    collate: Callable[[list[Any]], Any] | None
+    init: Callable[[int], object] | None
+    on_error: OnError
+
+
+class SampleDriver(EpochDriver):
+    """The position in a run over samples, moved by whoever iterates."""
+
+    kind = "samples"
+
+    def __init__(
+        self,
+        dataset: SampleDataset,
+        given: runs.Given,
+        resources: Resources,
+        rank: SupportsIndex | None,
+        world_size: SupportsIndex | None,
+    ) -> None:
+        self.dataset = dataset
+        self.given = given
+        self.resources = resources
+        self._ranks = (rank, world_size)
+        self._loaded: dict[str, Any] | None = None
+        self._resolved: tuple[runs.Run, runs.Position] | None = None
+        self._moved = False
+        """Whether the run stands elsewhere than `given` and the loaded state say."""
+        self._cache = ChunkCache(resources.memory)
+        self._pool: Pool[Task, Made] | None = None
+        self._feed: _Feed | None = None
+        # Reentrant: an interrupt between taking it and the next line must not lock this thread out.
+        self._busy = threading.RLock()
+        self._counts = {"batches": 0, "samples": 0, "samples_dropped": 0, "samples_skipped": 0}
+        self._skips: list[Skip] = []
+
+    @classmethod
+    def of(cls, dataset: SampleDataset, arguments: Arguments) -> "SampleDriver":
+        """The driver that a loader's arguments describe.
+
+        Raises:
+            ValueError: if one cannot be used, or they do not go together.
+        """
+        arguments.refuse(cls.kind, _MEANINGLESS)
+        batch_size = None if arguments.batch_size is UNSET else arguments.batch_size
+        schedule = arguments.global_batch_size
+        given = runs.Given(
+            seed=optional_int(arguments.seed, "seed", 0, 2**64 - 1),
+            shuffle=arguments.shuffle,
+            lanes=optional_int(arguments.lanes, "lanes", 1, MAX_LANES),
+            window=optional_int(arguments.window, "window", 1, 2**32 - 1),
+            batch_size=optional_int(batch_size, "batch_size", 1, 2**32 - 1),
+            schedule=None if schedule is None else check_schedule(schedule),
+            epochs=optional_int(arguments.epochs, "epochs", 1, 2**32 - 1),
+            drop_last=bool(arguments.drop_last),
+            allow_empty=bool(arguments.allow_empty),
+        )
+        workers, prefetch = arguments.num_workers, arguments.prefetch_factor
+        resources = Resources(
+            workers=default_workers() if workers is None else as_int(workers, "num_workers", least=0, most=1024),
+            prefetch=_PREFETCH if prefetch is None else as_int(prefetch, "prefetch_factor", least=1, most=1024),
+            memory=parse_bytes(arguments.memory, "memory"),
+            timeout=arguments.seconds,
+            collate=arguments.collate_fn,
+            init=arguments.worker_init_fn,
+            on_error=arguments.on_error,
+        )
+        resolve_rank(arguments.rank, arguments.world_size)
+        driver = cls(dataset, given, resources, arguments.rank, arguments.world_size)
+        if batch_size is not None or schedule is not None:
+            # Arguments that do not go together are refused now rather than at the first batch.
+            driver.here()
+        return driver
+
+    def here(self) -> tuple[runs.Run, runs.Position]:
+        """The run and where it stands; the rank is looked up again, for a process group may have come or gone since."""
+        rank, world_size = resolve_rank(*self._ranks)
+        run = None if self._resolved is None else self._resolved[0]
+        if run is None or self._resolved is None:
+            self._resolved = runs.start(self.dataset.pipeline, self.given, world_size, rank, self._loaded)
+        elif (rank, world_size) != (run.rank, run.world_size):
+            state = run.state(self._resolved[1]) if self._moved else self._loaded
+            self.iteration += self._moved
+            self.close()
+            self._resolved = runs.start(self.dataset.pipeline, self.given, world_size, rank, state)
+        return self._resolved
+
+    # Where the run stands
+
+    @property
+    def rank(self) -> int:
+        """See `Driver`."""
+        return self.here()[0].rank
+
+    @property
+    def world_size(self) -> int:
+        """See `Driver`."""
+        return self.here()[0].world_size
+
+    @property
+    def step(self) -> int:
+        """See `Driver`."""
+        return self.here()[1].step
+
+    @property
+    def position(self) -> int:
+        """See `Driver`."""
+        return self.here()[1].row
+
+    @property
+    def epoch(self) -> int:
+        """See `Driver`."""
+        run, position = self.here()
+        return position.row // run.size
+
+    @property
+    def global_batch_size(self) -> int:
+        """See `Driver`."""
+        return self.here()[1].batch
+
+    def length(self) -> int:
+        """See `Driver.length`; what is passed over by `skip` does not count."""
+        run, position = self.here()
+        epoch = self.epoch
+        if self.given.epochs is not None and epoch >= self.given.epochs:
+            epoch = self.given.epochs - 1
+        return position.count(*(run.first_step(run.before(position, epoch), number) for number in (epoch, epoch + 1)))
+
+    def left(self, epoch: int) -> int:
+        """See `EpochDriver.left`."""
+        run, position = self.here()
+        return position.count(position.step, run.first_step(position, epoch + 1))
+
+    # Going elsewhere
+
+    def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
+        """See `Driver.load`."""
+        del strict  # what may differ without strictness, where data lies, is not in these states
+        checked = check_state(state if isinstance(state, Mapping) else State.merge(state), "samples")
+        rank, world_size = resolve_rank(*self._ranks)
+        resolved = runs.start(self.dataset.pipeline, self.given, world_size, rank, checked)
+        self._resolved = resolved
+        self._loaded, self._moved = checked, False
+        self.iteration += 1
+        self.close()
+
+    def seek(self, step: int) -> None:
+        """See `Driver.seek`."""
+        run, position = self.here()
+        if self.given.epochs is not None:
+            end = run.first_step(run.before(position, 0), self.given.epochs)
+            if step > end:
+                raise ValueError(f"step must be in 0..{end}, the end of the run, got {step}")
+        self.iteration += 1
+        self._change(run, run.at(position, step))
+
+    def skip(self, steps: range) -> None:
+        """See `Driver.skip`."""
+        run, position = self.here()
+        self._change(run, replace(position, skipped=pass_over(position.skipped, position.step, steps)))
+
+    def set_global_batch_size(self, rows: int) -> None:
+        """See `Driver.set_global_batch_size`."""
+        run, position = self.here()
+        check_divides(rows, run.world_size)
+        run.check_enough(rows)
+        changed = run.with_batch(position, position.step, rows)
+        self._change(run, run.at(changed, changed.step))
+
+    # Telling
+
+    def state(self) -> dict[str, Any]:
+        """See `Driver.state`."""
+        run, position = self.here()
+        return run.state(position)
+
+    def sources(self, step: int, rank: int | None) -> list[Any]:
+        """See `Driver.sources`."""
+        run, position = self.here()
+        there = run.at(position, step)
+        if self.given.epochs is not None and there.row >= self.given.epochs * run.size:
+            raise ValueError(f"step {step} lies behind the end of the run")
+        rows = run.rows_of_rank(there.row, there.batch, run.rank if rank is None else rank)
+        return [run.pipeline.place(number) for number in run.positions(rows).tolist()]
+
+    def stats(self) -> dict[str, Any]:
+        """See `Driver.stats`."""
+        run, position = self.here()
+        requests = read = retries = 0
+        for source in {id(origin.source): origin.source for origin in run.pipeline.origins}.values():
+            counts = source.traffic()
+            requests, read, retries = requests + counts[0], read + counts[1], retries + counts[2]
+        return {
+            "step": position.step,
+            "epoch": self.epoch,
+            "position": position.row,
+            "order": run.kind,
+            "lanes": run.order.lanes,
+            "window": run.order.window,
+            **self._counts,
+            "skipped": [(skip.position, str(skip.place), skip.error) for skip in self._skips],
+            **self._cache.stats(),
+            "worker_type": "thread",
+            "bytes_read": read,
+            "requests": requests,
+            "retries": retries,
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """See `Driver.settings`."""
+        return {name: value for name, value in vars(self.given).items() if value not in (None, False)}
+
+    # Iterating
+
+    def next(self, epoch: int) -> Any:
+        """See `EpochDriver.next`."""
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("another thread is waiting for this loader's next batch")
+        try:
+            return self._next(epoch)
+        finally:
+            self._busy.release()
+
+    def _next(self, epoch: int) -> Any:
+        while True:
+            run, position = self.here()
+            finished = self.given.epochs is not None and position.row >= self.given.epochs * run.size
+            if finished or position.row // run.size > epoch:
+                return END
+            if self._feed is None:
+                self._feed = _Feed(run, position, self._cache, self._workers(run), self.resources)
+            try:
+                made = self._feed.next(position.step, self.resources.timeout)
+            except (TimeoutError, KeyboardInterrupt):
+                raise
+            except StopIteration:
+                raise RuntimeError(
+                    f"expected the batch of step {position.step}, none was made; please report it"
+                ) from None
+            except StoreError:
+                # It may have been for a while only: the next call begins at this step again.
+                self.close()
+                raise
+            except BaseException:
+                # It would fail again: the next call gives the step after it.
+                self._stand(run, run.after(position))
+                raise
+            after = self._stand(run, run.after(position))
+            self._count(made.fetched)
+            if made.batch is END:
+                if run.world_size == 1:
+                    continue  # nothing is left of this step, and no other rank takes it
+                raise ValueError(
+                    f"step {made.task.step}: filters and skipped samples left nothing for rank {run.rank}, and every "
+                    "rank must take the step\nhint: allow_empty=True, a larger batch, or where(...), which counts"
+                )
+            if self.resources.collate is None and type(made.batch) is dict:
+                return self._wrapped(run, made, after)
+            return made.batch
+
+    def _wrapped(self, run: runs.Run, made: Made, after: runs.Position) -> SampleBatch:
+        task, kept = made.task, made.fetched.kept
+        return SampleBatch(
+            made.batch,
+            step=task.step,
+            epoch=task.epoch,
+            rows=task.rows if kept is None else task.rows[kept],
+            positions=task.positions if kept is None else task.positions[kept],
+            place=run.pipeline.place,
+            state=lambda: run.state(after),
+        )
+
+    def _workers(self, run: runs.Run) -> "Pool[Task, Made]":
+        if self._pool is None:
+            maker = Maker(
+                pipeline=run.pipeline,
+                seed=run.seed,
+                collate=self.resources.collate or default_collate,
+                on_error=self.resources.on_error,
+                allow_empty=run.allow_empty,
+                cache=self._cache,
+            )
+            self._pool = Pool(maker, self.resources.workers, init=self.resources.init)
+        return self._pool
+
+    def _count(self, fetched: Fetched) -> None:
+        self._counts["batches"] += 1
+        self._counts["samples"] += len(fetched.samples)
+        self._counts["samples_dropped"] += fetched.dropped
+        self._counts["samples_skipped"] += len(fetched.skipped)
+        self._skips += fetched.skipped[: max(0, _LISTED - len(self._skips))]
+
+    def close(self) -> None:
+        """See `Driver.close`; threads stay for the next iterator, what they have begun is left."""
+        if self._feed is not None:
+            feed, self._feed = self._feed, None
+            feed.close()
+
+    def _change(self, run: runs.Run, position: runs.Position) -> None:
+        self._stand(run, position)
+        self.close()
+
+    def _stand(self, run: runs.Run, position: runs.Position) -> runs.Position:
+        """Notes where the run stands: at a step that is not passed over."""
+        if position.skipped:
+            step = position.passed_over(position.step)
+            position = position if step == position.step else run.at(position, step)
+        self._resolved = (run, position)
+        self._moved = True
+        return position
+
+
+class _Feed:
+    """The batches of the rest of an epoch, made ahead of use; and the process that they are made in."""
+
+    def __init__(
+        self, run: runs.Run, position: runs.Position, cache: ChunkCache, pool: "Pool[Task, Made]", resources: Resources
+    ) -> None:
+        self._process = os.getpid()
+        self._ahead = Prefetcher(run.pipeline, cache, threads=resources.workers)
+        ahead = resources.prefetch * max(1, resources.workers)
+        self._results: OrderedResults[Task, Made] = pool.run(
+            self._tasks(run, position), ahead=ahead, label=lambda number: f"headrace: batch {number} of this iterator"
+        )
+
+    def next(self, step: int, timeout: float | None) -> Made:
+        """The next batch, which must be that of `step`."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this loader was started in another process: files and connections that it uses were not made for two\n"
+                "hint: make the loader in the process that uses it, or start processes with the 'spawn' method"
+            )
+        made = self._results.next(timeout)
+        if made.task.step != step:
+            raise RuntimeError(f"expected the batch of step {step}, found that of {made.task.step}; please report it")
+        return made
+
+    def close(self) -> None:
+        """Leaves what was begun."""
+        self._results.close()
+        self._ahead.close()
+
+    def _tasks(self, run: runs.Run, position: runs.Position) -> Iterator[Task]:
+        epoch = position.row // run.size
+        while position.row // run.size == epoch:
+            self._ahead.reach(run, position.row)
+            rows = run.rows_of_rank(position.row, position.batch, run.rank)
+            yield Task(position.step, epoch, rows, run.positions(rows))
+            position = run.after(position)
+            if position.skipped:
+                position = run.at(position, position.passed_over(position.step))

@@ -1,0 +1,62 @@
+"""What the training loop gets of samples: a dict that knows where it stands."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .source import Place
+
+__all__ = ["SampleBatch"]
+
+
+class SampleBatch(dict[str, Any]):
+    """One rank's part of a global batch, as default collation makes it of samples that are dicts.
+
+    Batches of other samples, and those of a `collate_fn`, are what collation gives, without these attributes.
+
+    Attributes:
+        step: the step, from 0 through the whole run.
+        epoch: the epoch.
+        rows: int64, (samples,): the number of each sample's row in the run.
+        positions: int64, (samples,): the number of each sample in the dataset.
+
+    Example:
+        >>> batch = next(iter(headrace.DataLoader(samples, batch_size=4, shuffle=False)))
+        >>> batch["label"].tolist(), batch.step, batch.positions.tolist()
+        ([0, 1, 0, 1], 0, [0, 1, 2, 3])
+    """
+
+    __slots__ = ("_place", "_state", "epoch", "positions", "rows", "step")
+
+    def __init__(
+        self,
+        parts: Mapping[str, Any],
+        *,
+        step: int,
+        epoch: int,
+        rows: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        place: Callable[[int], Place],
+        state: Callable[[], dict[str, Any]],
+    ) -> None:
+        super().__init__(parts)
+        self.step = step
+        self.epoch = epoch
+        self.rows = rows
+        self.positions = positions
+        self._place = place
+        self._state = state
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The state after this batch, as `DataLoader.state_dict` gives it; built when asked for."""
+        return self._state()
+
+    def sources(self) -> list[Place]:
+        """Where each sample lies: file, chunk and row."""
+        return [self._place(position) for position in self.positions.tolist()]
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)

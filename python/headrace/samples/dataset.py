@@ -1,0 +1,401 @@
+"""Samples, and what can be made of them: the user's side of pipelines."""
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, SupportsIndex, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace import _core
+from headrace._base import Dataset
+from headrace._units import as_int
+
+from .cache import ChunkCache
+from .expression import Expression
+from .pipeline import Origin, Pipeline
+from .selection import Selection
+from .source import Place
+from .stages import Filter, Map, Pick, Stage
+from .where import keep_rows
+
+__all__ = ["SampleDataset", "concat"]
+
+_Ints = npt.NDArray[np.int64]
+
+# What the permutation of a dataset's positions is for, in the place of an epoch (docs/order.md).
+_SPLIT = 2**63
+_SUBSAMPLE = 2**63 + 1
+
+_READ_AHEAD = 64
+"""Samples that plain iteration asks for at once."""
+
+
+class SampleDataset(Dataset):
+    """Samples where they lie: read at random, changed step by step, or given to a `DataLoader`.
+
+    Each method gives another dataset and leaves this one as it is; nothing is read before a sample is asked for (but
+    for `where`). ``len()`` is the number of samples; ``data[i]`` is one of them, ``data[i:j]`` and ``data[[3, 1, 2]]``
+    are lists.
+    """
+
+    def __init__(self, pipeline: Pipeline, cache: ChunkCache) -> None:
+        self.pipeline = pipeline
+        self._cache = cache
+
+    # Reading
+
+    @property
+    def url(self) -> str:
+        """The root, without secrets; of several datasets the first one's."""
+        return self.pipeline.origins[0].source.url
+
+    @property
+    def schema(self) -> Any:
+        """The parts of a sample as it is stored, from names to types as text; ``{"": type}`` if it is no dict.
+
+        Example:
+            >>> dict(samples.schema)
+            {'text': 'str', 'label': 'int'}
+        """
+        origin = self.pipeline.origins[0]
+        schema = origin.source.schema
+        return schema if origin.columns is None else {name: schema[name] for name in origin.columns}
+
+    def __len__(self) -> int:
+        self._counted("len()")
+        return len(self.pipeline)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[SupportsIndex] | npt.NDArray[Any]) -> list[Any]: ...
+    def __getitem__(self, index: Any) -> Any:
+        """A sample by its number, or a list of them by a slice, a list or an array of numbers.
+
+        Raises:
+            IndexError: if there is no such sample.
+        """
+        self._counted("an index")
+        if not hasattr(index, "__index__") or getattr(index, "ndim", 0):
+            return self.pipeline.fetch(self._positions(index), self._cache).samples
+        return self.pipeline.fetch(np.array([self._position(index)], dtype=np.int64), self._cache).samples[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Several samples, as PyTorch's loader asks for them."""
+        return self[list(indices)]
+
+    def __iter__(self) -> Iterator[Any]:
+        """All samples, in storage order, without those that filters drop."""
+        count = len(self.pipeline)
+        for begin in range(0, count, _READ_AHEAD):
+            positions = np.arange(begin, min(begin + _READ_AHEAD, count), dtype=np.int64)
+            yield from self.pipeline.fetch(positions, self._cache).samples
+
+    def place(self, index: SupportsIndex) -> Place:
+        """Where a sample lies: file, chunk and row.
+
+        Example:
+            >>> samples.place(0).file
+            'part.jsonl'
+        """
+        return self.pipeline.place(self._position(index))
+
+    def info(self) -> dict[str, Any]:
+        """What is known without reading samples.
+
+        Returns:
+            ``url``, ``format``, ``chunks``, ``samples`` (before filters), ``bytes`` (stored, of the chunks that are
+            used), ``steps`` (what is done to a sample, as text), and the counts of the cache for random access:
+            ``chunk_cache_bytes``, ``chunk_cache_peak``, ``chunks_loaded``, ``chunk_hits``.
+        """
+        selection = self.pipeline.selection
+        stored = 0
+        for number, origin in enumerate(self.pipeline.origins):
+            used = np.unique(selection.chunk[selection.origin == number])
+            stored += int(origin.source.stored[used].sum())
+        origin = self.pipeline.origins[0]
+        return {
+            "url": self.url,
+            "format": origin.source.format,
+            "chunks": selection.pieces,
+            "samples": len(selection),
+            "bytes": stored,
+            "steps": [repr(stage) for stage in origin.stages],
+            **self._cache.stats(),
+        }
+
+    # What becomes of a sample
+
+    def select(self, columns: Iterable[str]) -> "SampleDataset":
+        """Only some parts of samples that are dicts, in this order; only they are read.
+
+        Raises:
+            ValueError: if samples have no such part.
+
+        Example:
+            >>> samples.select(["label"])[0]
+            {'label': 0}
+        """
+        if isinstance(columns, str):
+            raise TypeError(f"select takes a list of names, got {columns!r}")
+        names = tuple(columns)
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"select takes at least one name, each once, got {list(names)}")
+        return self._with_origins([_selected(origin, names) for origin in self.pipeline.origins])
+
+    def map(self, fn: Callable[..., Any]) -> "SampleDataset":
+        """Another sample for each: ``fn(sample)``.
+
+        A function with an argument ``rng`` is given a NumPy generator for each sample. Its numbers depend on the seed,
+        the epoch and the sample's number alone: they are the same on any thread, any number of ranks, and after a
+        resume. What a function raises keeps its type and names the sample (see ``on_error`` of `DataLoader`).
+
+        Example:
+            >>> samples.map(lambda sample: sample["text"].upper())[0]
+            'SAMPLE 0'
+        """
+        return self._then(Map(_callable(fn, "map")))
+
+    def filter(self, fn: Callable[..., Any]) -> "SampleDataset":
+        """Only the samples for which ``fn(sample)`` is true, found out when they are read.
+
+        How many there are is not known beforehand: such a dataset has no length and no numbers. A loader counts steps
+        as if nothing were dropped, so that all ranks take equally many; its batches are smaller by what is dropped.
+        For conditions on stored columns `where` is exact.
+
+        Example:
+            >>> [sample["label"] for sample in samples.filter(lambda sample: sample["label"] == 1)][:2]
+            [1, 1]
+        """
+        return self._then(Filter(_callable(fn, "filter")))
+
+    # Which samples there are
+
+    def where(self, condition: Expression) -> "SampleDataset":
+        """Only the samples whose stored columns meet a condition, made with `headrace.col`; read and counted now.
+
+        Raises:
+            TypeError: if it is no such condition, or comes behind a function.
+            ValueError: if it needs a column that there is not.
+
+        Example:
+            >>> len(samples.where(headrace.col("label") == 1))
+            6
+        """
+        if not isinstance(condition, Expression):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                f'where takes a condition such as headrace.col("score") > 0.5, got {condition!r}\n'
+                "hint: filter(fn) takes a function"
+            )
+        selection = keep_rows(self.pipeline, condition)
+        return self._with(selection)
+
+    def take(self, count: SupportsIndex) -> "SampleDataset":
+        """The first samples, at most `count`.
+
+        Example:
+            >>> len(samples.take(3))
+            3
+        """
+        self._counted("take")
+        return self._with(self.pipeline.selection.part(0, as_int(count, "take", least=0)))
+
+    def skip(self, count: SupportsIndex) -> "SampleDataset":
+        """All but the first samples.
+
+        Example:
+            >>> len(samples.skip(3))
+            9
+        """
+        self._counted("skip")
+        return self._with(self.pipeline.selection.part(as_int(count, "skip", least=0), len(self.pipeline)))
+
+    def split(self, parts: Sequence[float | int], seed: SupportsIndex = 0) -> "list[SampleDataset]":
+        """Random parts that share no sample, each in storage order.
+
+        Args:
+            parts: shares that sum to at most 1, or numbers of samples.
+            seed: decides which samples go where, in ``range(2**64)``.
+
+        Returns:
+            A dataset for each; with shares that sum to 1 they hold every sample.
+
+        Example:
+            >>> [len(part) for part in samples.split([0.75, 0.25], seed=0)]
+            [9, 3]
+        """
+        self._counted("split")
+        ends = _ends(parts, len(self.pipeline))
+        drawn = self._drawn(seed, _SPLIT)
+        return [
+            self._with(self.pipeline.selection.pick(np.flatnonzero((drawn >= begin) & (drawn < end))))
+            for begin, end in zip([0, *ends[:-1]], ends, strict=True)
+        ]
+
+    def subset(self, indices: slice | Sequence[SupportsIndex] | npt.NDArray[Any]) -> "SampleDataset":
+        """The samples with some numbers, in the order given; a number may occur several times.
+
+        Example:
+            >>> [sample["text"] for sample in samples.subset([2, 0])]
+            ['sample 2', 'sample 0']
+        """
+        self._counted("subset")
+        if isinstance(indices, slice) and (indices.step is None or indices.step == 1):
+            start, stop, _ = indices.indices(len(self.pipeline))
+            return self._with(self.pipeline.selection.part(start, max(start, stop)))
+        return self._with(self.pipeline.selection.pick(self._positions(indices)))
+
+    def subsample(self, share: float, seed: SupportsIndex = 0) -> "SampleDataset":
+        """A random share of the samples, in storage order; above 1, each of them once or more, then a share.
+
+        Args:
+            share: such as 0.1, or 2.5 for each sample twice and half of them a third time.
+            seed: decides which, in ``range(2**64)``.
+
+        Example:
+            >>> len(samples.subsample(2.5))
+            30
+        """
+        self._counted("subsample")
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 2**31:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"subsample takes a share of at least 0, got {share!r}")
+        whole = int(share)
+        some = round((share - whole) * len(self.pipeline))
+        parts = [self.pipeline.selection] * whole
+        if some or not parts:
+            parts.append(self.pipeline.selection.pick(np.flatnonzero(self._drawn(seed, _SUBSAMPLE) < some)))
+        return self._with(Selection.concat(parts, [0] * len(parts)))
+
+    def repeat(self, times: SupportsIndex) -> "SampleDataset":
+        """All samples several times in each epoch.
+
+        Example:
+            >>> len(samples.repeat(3))
+            36
+        """
+        return self._with(self.pipeline.selection.repeat(as_int(times, "repeat", least=1, most=2**31)))
+
+    # Inside
+
+    def _with(self, selection: Selection) -> "SampleDataset":
+        return SampleDataset(Pipeline(self.pipeline.origins, selection), self._cache)
+
+    def _with_origins(self, origins: Iterable[Origin]) -> "SampleDataset":
+        return SampleDataset(Pipeline(tuple(origins), self.pipeline.selection), self._cache)
+
+    def _then(self, stage: Stage) -> "SampleDataset":
+        return self._with_origins(
+            Origin(origin.source, origin.columns, (*origin.stages, stage)) for origin in self.pipeline.origins
+        )
+
+    def _counted(self, what: str) -> None:
+        if any(origin.filtered for origin in self.pipeline.origins):
+            raise TypeError(
+                f"{what}: a filter decides only when samples are read how many there are\n"
+                "hint: filter last, or use where(condition), which counts"
+            )
+
+    def _drawn(self, seed: SupportsIndex, purpose: int) -> _Ints:
+        """For each position its place in a random order: int64."""
+        number = as_int(seed, "seed", least=0, most=2**64 - 1)
+        count = len(self.pipeline)
+        if not count:
+            return np.zeros(0, dtype=np.int64)
+        return np.frombuffer(_core.Permutation(count, seed=number, epoch=purpose).take(0, count), dtype=np.int64)
+
+    def _position(self, index: SupportsIndex) -> int:
+        try:
+            number = operator.index(index)
+        except TypeError:
+            raise TypeError(f"a sample's number must be an integer, a slice or a list, got {index!r}") from None
+        count = len(self.pipeline)
+        if not -count <= number < count:
+            raise IndexError(f"sample {number} of {count}")
+        return number % count
+
+    def _positions(self, indices: Any) -> _Ints:
+        count = len(self.pipeline)
+        if isinstance(indices, slice):
+            return np.arange(*indices.indices(count), dtype=np.int64)
+        array = np.asarray(indices)
+        if array.size == 0:
+            return np.zeros(0, dtype=np.int64)
+        if array.ndim == 1 and array.dtype == np.bool_ and len(array) == count:
+            return np.flatnonzero(array)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise TypeError(f"numbers of samples must be integers in one row, got {array.dtype} of shape {array.shape}")
+        wrong = (array < -count) | (array >= count)
+        if wrong.any():
+            raise IndexError(f"sample {array[wrong][0]} of {count}")
+        array = array.astype(np.int64)
+        return np.where(array < 0, array + count, array)
+
+    def __repr__(self) -> str:
+        origins = self.pipeline.origins
+        steps = "".join(f".{stage!r}" for stage in origins[0].stages)
+        more = f" and {len(origins) - 1} more" if len(origins) > 1 else ""
+        return (
+            f"Dataset({self.url!r}{more}, format={origins[0].source.format!r}, "
+            f"samples={len(self.pipeline):,}, chunks={self.pipeline.selection.pieces:,}){steps}"
+        )
+
+
+def concat(datasets: Iterable[SampleDataset]) -> SampleDataset:
+    """Several datasets as one: the samples of the first, then those of the second, and so on.
+
+    Raises:
+        ValueError: if there is none.
+        TypeError: if one is no dataset of samples.
+
+    Example:
+        >>> len(headrace.concat([samples, samples.take(3)]))
+        15
+    """
+    parts = list(datasets)
+    if not parts:
+        raise ValueError("concat needs at least one dataset, got none")
+    for part in parts:
+        if not isinstance(part, SampleDataset):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"concat takes datasets of samples, got {part!r}")
+    origins: list[Origin] = []
+    shifts: list[int] = []
+    for part in parts:
+        shifts.append(len(origins))
+        origins += part.pipeline.origins
+    selection = Selection.concat([part.pipeline.selection for part in parts], shifts)
+    return SampleDataset(Pipeline(tuple(origins), selection), parts[0]._cache)  # pyright: ignore[reportPrivateUsage]
+
+
+def _selected(origin: Origin, names: tuple[str, ...]) -> Origin:
+    if origin.stages:
+        return Origin(origin.source, origin.columns, (*origin.stages, Pick(names)))
+    there = origin.columns or origin.source.columns
+    if there is None:
+        raise ValueError(f"select: samples of {origin.source.url} are no dicts: {origin.source.schema['']}")
+    if missing := [name for name in names if name not in there]:
+        raise ValueError(f"select: samples have no part {missing[0]!r}, only {', '.join(there)}")
+    return Origin(origin.source, names)
+
+
+def _ends(parts: Sequence[float | int], count: int) -> list[int]:
+    """Where parts end in a line of `count` samples."""
+    if isinstance(parts, str) or not isinstance(parts, Sequence) or len(parts) == 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"split takes a list of shares or numbers, got {parts!r}")
+    if any(isinstance(part, bool) or part < 0 for part in parts):
+        raise ValueError(f"split takes shares or numbers of at least 0, got {list(parts)}")
+    if all(isinstance(part, int) for part in parts):
+        ends = np.cumsum(np.array(parts, dtype=np.int64)).tolist()
+        if ends[-1] > count:
+            raise ValueError(f"split: {ends[-1]} samples were asked for, there are {count}")
+        return ends
+    shares = np.cumsum(np.array(parts, dtype=np.float64))
+    if shares[-1] > 1 + 1e-9:
+        raise ValueError(f"split takes shares that sum to at most 1, got {list(parts)}")
+    return [round(min(1.0, share) * count) for share in shares.tolist()]
+
+
+def _callable(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    if not callable(fn):
+        raise TypeError(f"{name} takes a function of a sample, got {fn!r}")
+    return fn

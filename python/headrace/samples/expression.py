@@ -1,0 +1,267 @@
+"""Conditions on columns, as `where` takes them: ``col("score") > 0.5``, evaluated for a whole chunk at a time."""
+
+import operator as _operator
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Expression", "col"]
+
+operator: Any = _operator  # untyped: what columns hold is known when they are read
+
+Columns = Mapping[str, Any]
+"""From names to arrays or lists with an entry for each item."""
+
+
+class Expression:
+    """A value for each item, computed from its columns.
+
+    Comparisons, ``+ - * / // %``, ``& | ~`` and the methods below make further ones. What is null (None) is false in
+    every comparison and makes arithmetic null; `is_null` tells it.
+
+    Example:
+        >>> (col("score") > 0.5) & ~col("lang").is_in(["de", "fr"])
+        ((col('score') > 0.5) & ~col('lang').is_in(['de', 'fr']))
+    """
+
+    __slots__ = ("_evaluate", "_text", "columns")
+
+    columns: frozenset[str]
+    """The columns that it needs."""
+
+    def __init__(self, columns: frozenset[str], text: str, evaluate: Callable[[Columns], Any]) -> None:
+        self.columns = columns
+        self._text = text
+        self._evaluate = evaluate
+
+    def mask(self, columns: Columns, count: int) -> npt.NDArray[np.bool_]:
+        """Which of `count` items the condition holds for: bool, (count,).
+
+        Raises:
+            TypeError: if it is no condition, or the values are not of the kinds that it needs.
+        """
+        found: npt.NDArray[Any] = np.asarray(self._evaluate(columns))
+        if found.ndim == 0:
+            found = np.full(count, found)
+        if found.dtype == object and all(value is None or isinstance(value, bool | np.bool_) for value in found):
+            found = np.array([bool(value) for value in found], dtype=np.bool_)
+        if found.dtype != np.bool_ or found.shape != (count,):
+            raise TypeError(
+                f"{self!r}: expected a condition, True or False for each of {count} items, found {found.dtype} "
+                f"of shape {found.shape}"
+            )
+        return found
+
+    def is_null(self) -> "Expression":
+        """Whether the value is missing."""
+        return self._then(
+            f"{self!r}.is_null()", lambda values: np.array([value is None for value in _listed(values)], dtype=np.bool_)
+        )
+
+    def is_in(self, values: Collection[Any]) -> "Expression":
+        """Whether the value is one of these."""
+        chosen = list(values)
+        try:
+            among: Any = frozenset(chosen)
+        except TypeError:
+            among = chosen
+        return self._then(
+            f"{self!r}.is_in({chosen!r})",
+            lambda found: np.array([value in among for value in _listed(found)], dtype=np.bool_),
+        )
+
+    def startswith(self, prefix: str) -> "Expression":
+        """Whether text begins so."""
+        return self._each(f".startswith({prefix!r})", lambda value: value.startswith(prefix))
+
+    def endswith(self, suffix: str) -> "Expression":
+        """Whether text ends so."""
+        return self._each(f".endswith({suffix!r})", lambda value: value.endswith(suffix))
+
+    def contains(self, part: Any) -> "Expression":
+        """Whether text, bytes or a list hold this."""
+        return self._each(f".contains({part!r})", lambda value: part in value)
+
+    def length(self) -> "Expression":
+        """The length of text, bytes, a list or an array; null stays null."""
+        return self._then(
+            f"{self!r}.length()",
+            lambda values: _array([None if value is None else len(value) for value in _listed(values)]),
+        )
+
+    def field(self, name: str) -> "Expression":
+        """A part of a struct."""
+        return self._then(
+            f"{self!r}.field({name!r})",
+            lambda values: _array([None if value is None else value[name] for value in _listed(values)]),
+        )
+
+    def _each(self, text: str, function: Callable[[Any], bool]) -> "Expression":
+        return self._then(
+            f"{self!r}{text}",
+            lambda values: np.array(
+                [value is not None and bool(function(value)) for value in _listed(values)], dtype=np.bool_
+            ),
+        )
+
+    def _then(self, text: str, function: Callable[[Any], Any]) -> "Expression":
+        before = self._evaluate
+        return Expression(self.columns, text, lambda columns: function(before(columns)))
+
+    def _with(self, other: Any, sign: str, function: Callable[[Any, Any], Any], *, swap: bool = False) -> "Expression":
+        right = other if isinstance(other, Expression) else _constant(other)
+        left: Expression = self
+        if swap:
+            left, right = right, left
+        one, two = left._evaluate, right._evaluate
+        return Expression(
+            left.columns | right.columns,
+            f"({left!r} {sign} {right!r})",
+            lambda columns: _apply(function, one(columns), two(columns), comparison=sign in _COMPARISONS),
+        )
+
+    def __lt__(self, other: Any) -> "Expression":
+        return self._with(other, "<", operator.lt)
+
+    def __le__(self, other: Any) -> "Expression":
+        return self._with(other, "<=", operator.le)
+
+    def __gt__(self, other: Any) -> "Expression":
+        return self._with(other, ">", operator.gt)
+
+    def __ge__(self, other: Any) -> "Expression":
+        return self._with(other, ">=", operator.ge)
+
+    def __eq__(self, other: object) -> "Expression":  # type: ignore[override]
+        return self._with(other, "==", operator.eq)
+
+    def __ne__(self, other: object) -> "Expression":  # type: ignore[override]
+        return self._with(other, "!=", operator.ne)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __add__(self, other: Any) -> "Expression":
+        return self._with(other, "+", operator.add)
+
+    def __radd__(self, other: Any) -> "Expression":
+        return self._with(other, "+", operator.add, swap=True)
+
+    def __sub__(self, other: Any) -> "Expression":
+        return self._with(other, "-", operator.sub)
+
+    def __rsub__(self, other: Any) -> "Expression":
+        return self._with(other, "-", operator.sub, swap=True)
+
+    def __mul__(self, other: Any) -> "Expression":
+        return self._with(other, "*", operator.mul)
+
+    def __rmul__(self, other: Any) -> "Expression":
+        return self._with(other, "*", operator.mul, swap=True)
+
+    def __truediv__(self, other: Any) -> "Expression":
+        return self._with(other, "/", operator.truediv)
+
+    def __floordiv__(self, other: Any) -> "Expression":
+        return self._with(other, "//", operator.floordiv)
+
+    def __mod__(self, other: Any) -> "Expression":
+        return self._with(other, "%", operator.mod)
+
+    def __and__(self, other: Any) -> "Expression":
+        return self._with(other, "&", lambda one, two: _truth(one) & _truth(two))
+
+    def __or__(self, other: Any) -> "Expression":
+        return self._with(other, "|", lambda one, two: _truth(one) | _truth(two))
+
+    def __invert__(self) -> "Expression":
+        return self._then(f"~{self!r}", lambda values: ~_truth(values))
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"{self!r} is a condition for each item and neither true nor false\n"
+            "hint: combine conditions with & | ~ rather than and, or, not, and write (a < x) & (x < b)"
+        )
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def col(name: str) -> Expression:
+    """The values of a column, for a condition.
+
+    Raises:
+        TypeError: if the name is no text.
+
+    Example:
+        >>> headrace.col("tokens").length() >= 128
+        (col('tokens').length() >= 128)
+    """
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"col takes the name of a column, got {name!r}")
+    return Expression(frozenset([name]), f"col({name!r})", lambda columns: columns[name])
+
+
+_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+
+
+def _constant(value: Any) -> Expression:
+    return Expression(frozenset(), repr(value), lambda _: value)
+
+
+def _apply(function: Callable[[Any, Any], Any], one: Any, two: Any, *, comparison: bool) -> Any:
+    """An operation on two columns or constants, item by item; nulls are left out."""
+    one, two = _column(one), _column(two)
+    columns: list[npt.NDArray[Any]] = [side for side in (one, two) if isinstance(side, np.ndarray)]
+    if not columns:
+        return function(one, two)
+    if all(side.dtype != object for side in columns) and not (comparison and (one is None or two is None)):
+        return function(one, two)
+    count = len(columns[0])
+    pairs = zip(_spread(one, count), _spread(two, count), strict=True)
+    if comparison:
+        return np.array([a is not None and b is not None and bool(function(a, b)) for a, b in pairs], dtype=np.bool_)
+    return _array([None if a is None or b is None else function(a, b) for a, b in pairs])
+
+
+def _column(side: Any) -> Any:
+    return _array(cast("list[Any]", side)) if isinstance(side, list) else side
+
+
+def _spread(side: Any, count: int) -> list[Any]:
+    return _listed(side) if isinstance(side, np.ndarray) else [side] * count
+
+
+def _listed(values: Any) -> list[Any]:
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+
+def _array(values: list[Any]) -> npt.NDArray[Any]:
+    """Numbers or conditions as such an array, anything else as one of objects."""
+    kinds = set(map(type, values))
+    if kinds and kinds <= {bool, np.bool_}:
+        return np.array(values, dtype=np.bool_)
+    if kinds and kinds <= {int, float}:
+        try:
+            return np.array(values)
+        except OverflowError:
+            pass
+    out = np.empty(len(values), dtype=object)
+    for number, value in enumerate(values):  # at once, lists of equal length would become rows
+        out[number] = value
+    return out
+
+
+def _truth(values: Any) -> npt.NDArray[np.bool_]:
+    """A condition whose nulls are false.
+
+    Raises:
+        TypeError: if it is no condition.
+    """
+    array: npt.NDArray[Any] = np.asarray(values if isinstance(values, np.ndarray | bool) else _array(list(values)))
+    if array.dtype == object and all(value is None or isinstance(value, bool | np.bool_) for value in array):
+        array = np.array([bool(value) for value in array], dtype=np.bool_)
+    if array.dtype != np.bool_:
+        raise TypeError(f"& | ~ take conditions, found values of {array.dtype}\nhint: (col('a') > 1) & (col('b') < 2)")
+    return array

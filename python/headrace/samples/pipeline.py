@@ -1,0 +1,191 @@
+"""From positions in a dataset to samples: chunks are read, and the user's functions applied."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import StoreError
+
+from .cache import ChunkCache
+from .selection import Selection
+from .source import Chunk, Place, Source
+from .stages import DROPPED, Filter, Key, Stage
+
+__all__ = ["Fetched", "Origin", "Pipeline", "Skip"]
+
+OnError = Literal["raise", "skip"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where some of a dataset's samples come from, and what is done to them."""
+
+    source: Source
+    columns: tuple[str, ...] | None = None
+    stages: tuple[Stage, ...] = ()
+
+    @property
+    def filtered(self) -> bool:
+        """Whether a function decides which samples there are."""
+        return any(isinstance(stage, Filter) for stage in self.stages)
+
+
+class Skip(NamedTuple):
+    """A sample that could not be made, and why."""
+
+    position: int
+    place: Place
+    error: str
+
+
+@dataclass
+class Fetched:
+    """What became of some positions."""
+
+    samples: list[Any]
+    """In the order of the positions; those that were dropped or skipped are missing."""
+    dropped: int = 0
+    """By filters."""
+    skipped: list[Skip] = field(default_factory=list[Skip])
+    """By ``on_error="skip"``."""
+    kept: list[int] | None = None
+    """Which of the positions the samples are of; None for all."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Items of some origins, numbered, and how each becomes a sample. It never changes and pickles."""
+
+    origins: tuple[Origin, ...]
+    selection: Selection
+
+    def __len__(self) -> int:
+        return len(self.selection)
+
+    def place(self, position: int) -> Place:
+        """Where the item at a position lies."""
+        origin, chunk, row = (int(part[0]) for part in self.selection.locate(np.array([position], dtype=np.int64)))
+        return self.origins[origin].source.place(chunk, row)
+
+    def fetch(
+        self,
+        positions: npt.NDArray[np.int64],
+        cache: ChunkCache,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        on_error: OnError = "raise",
+    ) -> Fetched:
+        """The samples at some positions.
+
+        Args:
+            positions: int64, (samples,), each in ``range(len(self))``.
+            cache: where chunks are kept.
+            seed: of random numbers for functions.
+            epoch: of random numbers for functions.
+            on_error: ``"skip"`` leaves out samples that are damaged or whose functions raise.
+
+        Raises:
+            Exception: what a function raised, with a note that names the sample.
+            DataError: if a sample is damaged.
+            StoreError: if the store does not answer.
+        """
+        found = self.selection.locate(positions)
+        origins, chunks, rows = (part.tolist() for part in found)
+        groups: dict[tuple[int, int], list[int]] = {}
+        for slot, key in enumerate(zip(origins, chunks, strict=True)):
+            groups.setdefault(key, []).append(slot)
+        opened = self._open(list(groups), cache)
+        out: list[Any] = [DROPPED] * len(rows)
+        skipped: list[Skip] = []
+        numbers = positions.tolist()
+        for (origin, chunk), slots in groups.items():
+            stages = self.origins[origin].stages
+            taken = _take(opened[origin, chunk], [rows[slot] for slot in slots])
+            for slot, sample in zip(slots, taken, strict=True):
+                place = chunk, rows[slot]
+                try:
+                    if isinstance(sample, _Failed):
+                        raise sample.error
+                    if stages:
+                        sample = _apply(stages, sample, Key(seed, epoch, numbers[slot]))
+                except StoreError:
+                    raise
+                except Exception as error:
+                    where = self.origins[origin].source.place(*place)
+                    if on_error == "skip":
+                        skipped.append(Skip(numbers[slot], where, f"{type(error).__name__}: {error}"))
+                        continue
+                    error.add_note(f"headrace: sample {numbers[slot]} ({where})")
+                    raise
+                out[slot] = sample
+        kept = [slot for slot, sample in enumerate(out) if sample is not DROPPED]
+        if len(kept) == len(out):
+            return Fetched(out)
+        return Fetched([out[slot] for slot in kept], len(out) - len(kept) - len(skipped), skipped, kept)
+
+    def _open(self, wanted: Sequence[tuple[int, int]], cache: ChunkCache) -> dict[tuple[int, int], Chunk]:
+        keys = {pair: self.key(*pair) for pair in wanted}
+        loads: dict[Hashable, Callable[[], Chunk]] = {keys[pair]: self.load(*pair) for pair in wanted}
+        if len(loads) == 1:
+            ((key, load),) = loads.items()
+            chunk = cache.get(key, load)
+            return dict.fromkeys(wanted, chunk)
+        chunks = cache.get_all(loads)
+        return {pair: chunks[key] for pair, key in keys.items()}
+
+    def key(self, origin: int, chunk: int) -> tuple[int, Any, int]:
+        """What a chunk is kept under: the same for all that read the same columns of one source."""
+        which = self.origins[origin]
+        return id(which.source), which.columns, chunk
+
+    def load(self, origin: int, chunk: int) -> Callable[[], Chunk]:
+        """A function that reads a chunk."""
+        which = self.origins[origin]
+        return lambda: which.source.load(chunk, which.columns)
+
+
+class _Failed:
+    """Stands for a sample that could not be read."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _take(chunk: Chunk, rows: list[int]) -> list[Any]:
+    """Some samples of a chunk; where one is damaged, what it raised."""
+    try:
+        return chunk.take(rows)
+    except StoreError:
+        raise
+    except Exception:
+        return [_take_one(chunk, row) for row in rows]
+
+
+def _take_one(chunk: Chunk, row: int) -> Any:
+    try:
+        return chunk[row]
+    except StoreError:
+        raise
+    except Exception as error:
+        return _Failed(error)
+
+
+def _apply(stages: Sequence[Stage], sample: Any, key: Key) -> Any:
+    for number, stage in enumerate(stages):
+        try:
+            sample = stage(sample, key, number)
+        except StopIteration as error:
+            # Where samples are asked for, it would pass for the end of the data.
+            raise RuntimeError(f"{stage!r} raised StopIteration") from error
+        except Exception as error:
+            error.add_note(f"headrace: raised in {stage!r}")
+            raise
+        if sample is DROPPED:
+            return DROPPED
+    return sample
