@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 ORDER_VERSION = 1
 CHUNKS_OF_A_PASS = 1
 PIECES_OF_A_SLICE = 2
+KEYS_OF_A_PERMUTATION = 3
 WORD = 2**32
 
 Document = Sequence[int] | None
@@ -76,7 +77,44 @@ def shuffled_range(n: int, *, seed: int, purpose: int, epoch: int, window: int =
     return shuffle(range(n), chacha8_words(key, lane))
 
 
+# Permutation
+
+
+def mix(x: int) -> int:
+    """The finaliser of MurmurHash3's 32-bit variant."""
+    x ^= x >> 16
+    x = x * 0x85EBCA6B % WORD
+    x ^= x >> 13
+    x = x * 0xC2B2AE35 % WORD
+    return x ^ x >> 16
+
+
+def permuted(x: int, size: int, *, seed: int, epoch: int) -> int:
+    """P(x) of the permutation of `size` items."""
+    words = chacha8_words(struct.pack("<QIIQQ", seed, ORDER_VERSION, KEYS_OF_A_PERMUTATION, epoch, 0), 0)
+    keys = list(islice(words, 12))
+    bits = (size - 1).bit_length()
+    bits = 2 if bits < 2 else 4 if bits == 3 else bits
+    lower = 2 ** (bits // 2)
+    upper = 2 ** (bits - bits // 2)
+    while True:
+        high, low = divmod(x, lower)
+        for i in range(0, 12, 2):
+            high ^= mix(low ^ keys[i]) % upper
+            low ^= mix(high ^ keys[i + 1]) % lower
+        x = high * lower + low
+        if x < size:
+            return x
+
+
 # Defaults
+
+
+def default_item_window(items: Sequence[int], stored_bytes: int, lanes: int) -> int:
+    """W of items where it is not given, from the items of all chunks."""
+    by_items = ceil(Fraction(max(65536, lanes * 16) * len(items), max(sum(items), 1)))
+    by_bytes = 2**28 * len(items) // max(stored_bytes, 1)
+    return min(max(min(by_items, by_bytes), 1), len(items))
 
 
 def default_window(weights: Sequence[int], largest_batch: int, lanes: int | None = None) -> int:

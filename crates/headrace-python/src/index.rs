@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::ffi::FFI_ArrowSchema;
 use headrace::cancel::Cancel;
 use headrace::error::{Error, Place};
 use headrace::index::{self, IndexMode, OpenOptions, Phase, Progress, TokenColumn, UNKNOWN};
+use headrace::store::Store;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
@@ -43,12 +44,7 @@ impl Index {
         columns: Option<Vec<String>>,
         progress: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
-        let mode = match index {
-            "auto" => IndexMode::Auto,
-            "rebuild" => IndexMode::Rebuild,
-            path => IndexMode::Path(PathBuf::from(path)),
-        };
-        let options = OpenOptions { storage_options, cache_dir, mode, columns, threads: None };
+        let options = OpenOptions { storage_options, cache_dir, mode: mode(index), columns, threads: None };
         let (cancel, counts) = (Cancel::new(), Progress::new());
         let tick = |_: Python<'_>| tell(progress, &counts);
         let work = || index::Index::open(&urls, &options, &cancel, &counts);
@@ -110,9 +106,7 @@ impl Index {
 
     /// Reads of the store so far: (requests, bytes, requests sent again).
     fn traffic(&self) -> (u64, u64, u64) {
-        let traffic = self.0.store.traffic();
-        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        (count(&traffic.requests), count(&traffic.bytes), count(&traffic.retries))
+        traffic(self.0.store.as_ref())
     }
 
     /// What went otherwise than planned and hinders nothing.
@@ -180,6 +174,22 @@ impl Index {
         let place = Place::file(self.0.store.uri(&self.0.files[0].object.path));
         footer.schema.map_err(|what| to_python(Error::data(place, what)))
     }
+}
+
+/// What `index=` says.
+pub(crate) fn mode(index: &str) -> IndexMode {
+    match index {
+        "auto" => IndexMode::Auto,
+        "rebuild" => IndexMode::Rebuild,
+        path => IndexMode::Path(PathBuf::from(path)),
+    }
+}
+
+/// Reads of a store so far: (requests, bytes, requests sent again).
+pub(crate) fn traffic(store: &dyn Store) -> (u64, u64, u64) {
+    let traffic = store.traffic();
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    (count(&traffic.requests), count(&traffic.bytes), count(&traffic.retries))
 }
 
 /// Calls a progress callback with (phase, done, total).

@@ -7,23 +7,35 @@ use pyo3::prelude::*;
 
 mod batch;
 mod blocking;
+mod buffer;
+mod compress;
 mod engine;
 mod errors;
 mod index;
 mod inspect;
+mod listing;
+mod order;
 mod run;
 
 /// The compiled core of headrace.
 #[pymodule(gil_used = true)]
 mod _core {
     #[pymodule_export]
-    use super::batch::{Batch, Buffer};
+    use super::batch::Batch;
+    #[pymodule_export]
+    use super::buffer::Buffer;
+    #[pymodule_export]
+    use super::compress::{Decompressor, decompress};
     #[pymodule_export]
     use super::engine::{Engine, report, sources};
     #[pymodule_export]
     use super::index::Index;
     #[pymodule_export]
     use super::inspect::{fixed_memory, lengths, limits, verify};
+    #[pymodule_export]
+    use super::listing::Listing;
+    #[pymodule_export]
+    use super::order::{ItemOrder, Permutation, default_item_window};
     #[pymodule_export]
     use super::run::{Run, Steps, default_lanes, default_window};
     #[pymodule_export]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::index::listing::{IN_PLACE, Listing, find_files};
+use crate::index::listing::{Found, IN_PLACE, Listing, Rule, find};
 use crate::index::read::read_footers;
 use crate::index::table::{FileRead, Table, TableBuilder, TableRef};
 use crate::index::{FileEntry, Index, IndexMode, OpenOptions, Phase, Progress, RowGroups, TokenColumn, cache};
@@ -31,7 +31,14 @@ pub(crate) struct Home {
 
 /// The work of [`Index::open`].
 pub(crate) fn open(urls: &[String], options: &OpenOptions, cancel: &Cancel, progress: &Progress) -> Result<Index> {
-    let (store, objects, listing) = find_files(urls, &options.storage_options, cancel, progress)?;
+    let found = find(urls, &options.storage_options, cancel, progress)?;
+    open_found(found, options, cancel, progress)
+}
+
+/// The work of [`Index::open_found`].
+pub(crate) fn open_found(found: Found, options: &OpenOptions, cancel: &Cancel, progress: &Progress) -> Result<Index> {
+    let store = Arc::clone(&found.store);
+    let (objects, listing) = found.files(Rule::Parquet)?;
     if objects.len() > u32::MAX as usize {
         return Err(Error::Argument(format!("{} files are too many", objects.len())));
     }

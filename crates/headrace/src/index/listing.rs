@@ -1,6 +1,7 @@
 //! Which files a dataset consists of.
 //!
-//! The rule, for what lies below a folder or matches a pattern:
+//! [`find`] lists, and [`Found::files`] says which of the files found are taken. The rules, for what lies below a
+//! folder or matches a pattern:
 //!
 //! 1. A file is *hidden* if its name, or that of a folder on the way to it from the folder (or from the part of the
 //!    pattern that is spelled out), begins with `.` or `_`. Hidden files are left out.
@@ -8,6 +9,8 @@
 //!    empty file with one is kept, and then reported as damaged: it once held rows.
 //! 3. Below a folder only files with a Parquet suffix are taken, unless none of them has one: then all that are left
 //!    are taken, and their content decides. A pattern takes what it matches.
+//!
+//! Rules 2 and 3 are those of [`Rule::Parquet`]. Under [`Rule::All`] every file that is not hidden is taken.
 //!
 //! A file that is named is taken, whatever its name. The order of files is that of their paths below the root, by
 //! UTF-8 bytes; the root is the folder, if one folder is given, or else the deepest folder that holds all that was
@@ -33,6 +36,15 @@ pub const IN_PLACE: &str = "_headrace/index.arrow";
 
 /// Suffixes by which a Parquet file is known, in lower case.
 const SUFFIXES: [&str; 3] = [".parquet", ".parq", ".pq"];
+
+/// Which of the files that are not hidden a dataset takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// Those that are, or may be, Parquet files.
+    Parquet,
+    /// All, empty ones too: another format decides.
+    All,
+}
 
 /// What was seen and left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -70,13 +82,36 @@ pub fn is_hidden(path: &str) -> bool {
     path.split('/').any(|part| part.starts_with(['.', '_']))
 }
 
-/// Lists what `urls` stand for. All must be in one store.
+/// What was found where the given paths point, before a [`Rule`] chooses among it.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The root, as a store.
+    pub store: Arc<dyn Store>,
+    root: String,
+    groups: Vec<Group>,
+    listing: Listing,
+}
+
+/// Lists what `urls` stand for and takes the Parquet files. All must be in one store.
 pub fn find_files(
     urls: &[String],
     options: &BTreeMap<String, String>,
     cancel: &Cancel,
     progress: &Progress,
 ) -> Result<(Arc<dyn Store>, Vec<Object>, Listing)> {
+    let found = find(urls, options, cancel, progress)?;
+    let store = Arc::clone(&found.store);
+    let (objects, listing) = found.files(Rule::Parquet)?;
+    Ok((store, objects, listing))
+}
+
+/// Lists what `urls` stand for. All must be in one store.
+pub fn find(
+    urls: &[String],
+    options: &BTreeMap<String, String>,
+    cancel: &Cancel,
+    progress: &Progress,
+) -> Result<Found> {
     progress.begin(Phase::Listing, 0);
     if urls.is_empty() {
         return Err(Error::Argument(
@@ -110,7 +145,7 @@ pub fn find_files(
     };
     let root = search.root();
     let is_folder = matches!(&search.groups[..], [Group { kind: Kind::Folder, .. }]);
-    let (objects, mut listing) = search.finish(&root)?;
+    let Search { mut listing, groups, .. } = search;
     listing.is_folder = is_folder;
     let store: Arc<dyn Store> = match store {
         Opened::Local(store) => {
@@ -125,7 +160,21 @@ pub fn find_files(
         listing.in_place = None;
     }
     listing.request = format!("{}\n{}\n{}", endpoint.unwrap_or_default(), store.url(), listing.request);
-    Ok((store, objects, listing))
+    Ok(Found { store, root, groups, listing })
+}
+
+/// A store at the folder that `url` stands for. Lists nothing; a local folder must exist.
+pub fn root(url: &str, options: &BTreeMap<String, String>) -> Result<Arc<dyn Store>> {
+    match resolve(url, options)? {
+        Location::Folder(path) => Ok(Arc::new(LocalStore::new(&path)?)),
+        Location::S3 { bucket, key, options } => Ok(Arc::new(S3Store::new(&bucket, &key, options)?)),
+        Location::File(path) => {
+            Err(Error::Argument(format!("{url:?}: expected a folder, found the file {}", path.display())))
+        }
+        Location::Pattern { .. } => Err(Error::Argument(format!(
+            "{url:?}: expected a folder, found a pattern\nhint: only a folder's files can be named by an index"
+        ))),
+    }
 }
 
 enum Opened {
@@ -160,11 +209,19 @@ enum Kind {
 }
 
 /// What one of the given paths stands for.
+#[derive(Debug, Clone)]
 struct Group {
+    /// The path as it was given.
+    url: String,
     kind: Kind,
     /// The folder that paths are relative to: without a slash at either end.
     base: String,
+    /// Those that are not hidden.
     objects: Vec<Object>,
+    /// What this path added to the counts, for messages about it alone.
+    seen: usize,
+    hidden: usize,
+    unmatched: usize,
 }
 
 struct Search<'a> {
@@ -182,16 +239,23 @@ impl Search<'_> {
         self.progress.found.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Rules 1 and 2: whether a file goes on to rule 3.
-    fn admit(&mut self, object: &Object, hidden: bool) -> bool {
-        if hidden {
-            self.listing.hidden += 1;
-        } else if object.size == 0 && !has_suffix(&object.path) {
-            self.listing.empty += 1;
-        } else {
-            return true;
-        }
-        false
+    /// Rule 1: whether a file goes on to the others.
+    fn admit(&mut self, hidden: bool) -> bool {
+        self.listing.hidden += usize::from(hidden);
+        !hidden
+    }
+
+    fn group(&mut self, url: &str, kind: Kind, base: &str, objects: Vec<Object>) {
+        let (now, before) = (&self.listing, &self.before);
+        self.groups.push(Group {
+            url: url.to_owned(),
+            kind,
+            base: base.trim_matches('/').to_owned(),
+            objects,
+            seen: now.seen - before.seen,
+            hidden: now.hidden - before.hidden,
+            unmatched: now.unmatched - before.unmatched,
+        });
     }
 
     fn request(&mut self, text: &str) {
@@ -205,7 +269,8 @@ impl Search<'_> {
                 let base = text(path)?;
                 self.request(&format!("folder {base}"));
                 let objects = self.walk(path, None)?;
-                self.folder(url, base, objects)
+                self.group(url, Kind::Folder, &base, objects);
+                Ok(())
             }
             Location::File(path) => {
                 let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
@@ -218,7 +283,7 @@ impl Search<'_> {
                     size: metadata.len(),
                     version: Version::Modified(modified(&metadata)),
                 };
-                self.file(text(folder)?, object);
+                self.file(url, &text(folder)?, object);
                 Ok(())
             }
             Location::Pattern { base, pattern } => {
@@ -226,7 +291,8 @@ impl Search<'_> {
                 self.request(&format!("pattern {base_text}\0{pattern}"));
                 let pattern = Pattern::new(pattern, url)?;
                 let objects = self.walk(base, Some(&pattern))?;
-                self.pattern(url, base_text, objects)
+                self.group(url, Kind::Pattern, &base_text, objects);
+                Ok(())
             }
             Location::S3 { .. } => Err(Error::Internal("an object of a bucket among local files".to_owned())),
         }
@@ -247,7 +313,7 @@ impl Search<'_> {
             self.see();
             if pattern.is_some_and(|pattern| !pattern.matches(&object.path)) {
                 self.listing.unmatched += 1;
-            } else if self.admit(&object, is_hidden(object.path.rsplit('/').next().unwrap_or(&object.path))) {
+            } else if self.admit(is_hidden(object.path.rsplit('/').next().unwrap_or(&object.path))) {
                 objects.push(object);
             }
             Ok(())
@@ -267,12 +333,12 @@ impl Search<'_> {
         let folder = key.trim_end_matches('/');
         // A name that looks like a file's is asked for first: one request instead of two.
         let file_first = has_suffix(key);
-        if file_first && self.s3_file(folder, store)? {
+        if file_first && self.s3_file(url, folder, store)? {
             return Ok(());
         }
         let objects = self.s3_folder(folder, store)?;
         if objects.is_empty() && self.listing.seen == self.before.seen && !folder.is_empty() {
-            if !file_first && !key.ends_with('/') && self.s3_file(folder, store)? {
+            if !file_first && !key.ends_with('/') && self.s3_file(url, folder, store)? {
                 return Ok(());
             }
             return Err(Error::Store {
@@ -284,16 +350,17 @@ impl Search<'_> {
             });
         }
         self.request(&format!("folder {folder}"));
-        self.folder(url, folder.to_owned(), objects)
+        self.group(url, Kind::Folder, folder, objects);
+        Ok(())
     }
 
     /// Takes one object, if there is one of that key.
-    fn s3_file(&mut self, key: &str, store: &S3Store) -> Result<bool> {
+    fn s3_file(&mut self, url: &str, key: &str, store: &S3Store) -> Result<bool> {
         match store.head(key, self.cancel) {
             Ok(object) => {
                 self.see();
                 let (base, name) = key.rsplit_once('/').unwrap_or(("", key));
-                self.file(base.to_owned(), Object { path: name.to_owned(), ..object });
+                self.file(url, base, Object { path: name.to_owned(), ..object });
                 Ok(true)
             }
             Err(Error::Store { fault: StoreFault::NotFound, .. }) => Ok(false),
@@ -310,7 +377,7 @@ impl Search<'_> {
             if object.path == IN_PLACE {
                 self.listing.in_place = Some(object.clone());
             }
-            if self.admit(&object, is_hidden(&object.path)) {
+            if self.admit(is_hidden(&object.path)) {
                 objects.push(object);
             }
         })?;
@@ -331,7 +398,7 @@ impl Search<'_> {
         if let Some(at) = all.iter().position(|object| object.path == key) {
             let object = all.swap_remove(at);
             let (base, name) = key.rsplit_once('/').unwrap_or(("", key));
-            self.file(base.to_owned(), Object { path: name.to_owned(), ..object });
+            self.file(url, base, Object { path: name.to_owned(), ..object });
             return Ok(());
         }
         let folder = key.trim_end_matches('/');
@@ -356,63 +423,18 @@ impl Search<'_> {
             }
             if compiled.as_ref().is_some_and(|pattern| !pattern.matches(&object.path)) {
                 self.listing.unmatched += 1;
-            } else if self.admit(&object, is_hidden(&object.path)) {
+            } else if self.admit(is_hidden(&object.path)) {
                 objects.push(object);
             }
         }
-        if is_folder { self.folder(url, base.to_owned(), objects) } else { self.pattern(url, base.to_owned(), objects) }
+        self.group(url, if is_folder { Kind::Folder } else { Kind::Pattern }, base, objects);
+        Ok(())
     }
 
-    fn file(&mut self, base: String, object: Object) {
-        let base = base.trim_matches('/').to_owned();
+    fn file(&mut self, url: &str, base: &str, object: Object) {
+        let base = base.trim_matches('/');
         self.request(&format!("file {base}/{}", object.path));
-        self.groups.push(Group { kind: Kind::File, base, objects: vec![object] });
-    }
-
-    /// Rule 3, for a folder.
-    fn folder(&mut self, url: &str, base: String, mut objects: Vec<Object>) -> Result<()> {
-        let all = objects.len();
-        if objects.iter().any(|object| has_suffix(&object.path)) {
-            objects.retain(|object| has_suffix(&object.path));
-            self.listing.other += all - objects.len();
-        }
-        if objects.is_empty() {
-            return Err(self.nothing(url, "holds no data file"));
-        }
-        self.groups.push(Group { kind: Kind::Folder, base: base.trim_matches('/').to_owned(), objects });
-        Ok(())
-    }
-
-    /// Rule 3, for a pattern.
-    fn pattern(&mut self, url: &str, base: String, objects: Vec<Object>) -> Result<()> {
-        if objects.is_empty() {
-            return Err(self.nothing(url, "matches no data file"));
-        }
-        self.groups.push(Group { kind: Kind::Pattern, base: base.trim_matches('/').to_owned(), objects });
-        Ok(())
-    }
-
-    fn nothing(&self, url: &str, what: &str) -> Error {
-        let (now, before) = (&self.listing, &self.before);
-        let seen = now.seen - before.seen;
-        let mut found = format!("{seen} file{}", if seen == 1 { "" } else { "s" });
-        let parts = [
-            (now.unmatched - before.unmatched, "of another name"),
-            (now.hidden - before.hidden, "hidden (a name on the way begins with '.' or '_')"),
-            (now.empty - before.empty, "empty"),
-        ];
-        let parts: Vec<String> = parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
-        if !parts.is_empty() {
-            found = format!("{found}: {}", parts.join(", "));
-        }
-        let hint = if what.starts_with("matches") {
-            "\nhint: * does not cross a '/', ** does; a hidden file can be named in full"
-        } else if now.hidden > before.hidden {
-            "\nhint: a hidden file can be named in full"
-        } else {
-            "\nhint: Parquet files end in .parquet, .parq or .pq; others are taken if none does"
-        };
-        Error::Argument(format!("{url:?} {what}: found {found}{hint}"))
+        self.group(url, Kind::File, base, vec![object]);
     }
 
     /// The deepest folder that holds all bases.
@@ -430,12 +452,77 @@ impl Search<'_> {
         }
         root.unwrap_or_default().join("/")
     }
+}
 
-    /// All objects with their paths below `root`, in order.
-    fn finish(mut self, root: &str) -> Result<(Vec<Object>, Listing)> {
-        let mut objects = Vec::with_capacity(self.groups.iter().map(|group| group.objects.len()).sum());
-        for group in self.groups {
-            let below = group.base.strip_prefix(root).unwrap_or(&group.base).trim_start_matches('/');
+impl Group {
+    /// Rules 2 and 3: what is taken, with what is left out added to the counts.
+    fn choose(&mut self, rule: Rule, listing: &mut Listing) -> Result<()> {
+        let all = self.objects.len();
+        if rule == Rule::Parquet && self.kind != Kind::File {
+            self.objects.retain(|object| object.size > 0 || has_suffix(&object.path));
+        }
+        let empty = all - self.objects.len();
+        listing.empty += empty;
+        if self.objects.is_empty() {
+            return Err(self.nothing(rule, empty));
+        }
+        if rule == Rule::Parquet && self.kind == Kind::Folder {
+            let all = self.objects.len();
+            if self.objects.iter().any(|object| has_suffix(&object.path)) {
+                self.objects.retain(|object| has_suffix(&object.path));
+                listing.other += all - self.objects.len();
+            }
+        }
+        Ok(())
+    }
+
+    fn nothing(&self, rule: Rule, empty: usize) -> Error {
+        let mut found = format!("{} file{}", self.seen, if self.seen == 1 { "" } else { "s" });
+        let parts = [
+            (self.unmatched, "of another name"),
+            (self.hidden, "hidden (a name on the way begins with '.' or '_')"),
+            (empty, "empty"),
+        ];
+        let parts: Vec<String> = parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+        if !parts.is_empty() {
+            found = format!("{found}: {}", parts.join(", "));
+        }
+        let (what, hint) = match (self.kind, rule) {
+            (Kind::Pattern, _) => {
+                ("matches no data file", "\nhint: * does not cross a '/', ** does; a hidden file can be named in full")
+            }
+            (_, _) if self.hidden > 0 => ("holds no data file", "\nhint: a hidden file can be named in full"),
+            (_, Rule::Parquet) => (
+                "holds no data file",
+                "\nhint: Parquet files end in .parquet, .parq or .pq; others are taken if none does",
+            ),
+            (_, Rule::All) => ("holds no data file", ""),
+        };
+        Error::Argument(format!("{:?} {what}: found {found}{hint}", self.url))
+    }
+}
+
+impl Found {
+    /// Whether one folder was given.
+    pub fn is_folder(&self) -> bool {
+        self.listing.is_folder
+    }
+
+    /// What was asked for: see [`Listing::request`].
+    pub fn request(&self) -> &str {
+        &self.listing.request
+    }
+
+    /// The files that a rule takes, with their paths below the root, in order.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if one of the given paths has none, or if a file is given twice.
+    pub fn files(self, rule: Rule) -> Result<(Vec<Object>, Listing)> {
+        let Self { root, groups, mut listing, .. } = self;
+        let mut objects = Vec::with_capacity(groups.iter().map(|group| group.objects.len()).sum());
+        for mut group in groups {
+            group.choose(rule, &mut listing)?;
+            let below = group.base.strip_prefix(&root).unwrap_or(&group.base).trim_start_matches('/');
             objects.extend(group.objects.into_iter().map(|object| match below {
                 "" => object,
                 below => Object { path: format!("{below}/{}", object.path), ..object },
@@ -448,9 +535,8 @@ impl Search<'_> {
                 pair[0].path
             )));
         }
-        let listing = &mut self.listing;
         listing.skipped = listing.hidden + listing.empty + listing.other;
-        Ok((objects, self.listing))
+        Ok((objects, listing))
     }
 }
 

@@ -128,6 +128,16 @@ impl Index {
         build::open(urls, options, cancel, progress)
     }
 
+    /// The same for files that were listed before, without listing them again.
+    pub fn open_found(
+        found: listing::Found,
+        options: &OpenOptions,
+        cancel: &Cancel,
+        progress: &Progress,
+    ) -> Result<Self> {
+        build::open_found(found, options, cancel, progress)
+    }
+
     /// The files, for saying what differs between two datasets.
     pub fn file_table(&self) -> &[FileEntry] {
         &self.files

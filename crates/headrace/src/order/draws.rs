@@ -12,6 +12,8 @@ pub enum Purpose {
     Chunks = 1,
     /// The order of the pieces of a slice.
     Pieces = 2,
+    /// The keys of a permutation's rounds.
+    Permutation = 3,
 }
 
 /// A stream of random numbers that depends on its key alone.
@@ -29,6 +31,11 @@ impl Draws {
         let mut words = ChaCha8Rng::from_seed(key);
         words.set_stream(lane);
         Self(words)
+    }
+
+    /// The next word.
+    pub fn word(&mut self) -> u32 {
+        self.0.next_u32()
     }
 
     /// A uniform number in `0..n`, by Lemire's method (ACM Trans. Model. Comput. Simul. 29(1), 2019): unbiased.
@@ -73,6 +80,7 @@ mod tests {
             first(1, Purpose::Chunks, 0, 0, 0),
             first(u64::MAX, Purpose::Chunks, 0, 0, 0),
             first(0, Purpose::Pieces, 0, 0, 0),
+            first(0, Purpose::Permutation, 0, 0, 0),
             first(0, Purpose::Chunks, 1, 0, 0),
             first(0, Purpose::Chunks, 0, 1, 0),
             first(0, Purpose::Chunks, 0, 0, 1),

@@ -7,12 +7,16 @@
 //! Not here: how documents become rows ([`crate::pack`]), where a run is ([`crate::state`]).
 
 mod draws;
+mod items;
 mod lanes;
+mod permutation;
 mod ranks;
 mod rows;
 
 pub use draws::{Draws, Purpose};
+pub use items::{ItemOrder, WindowItems, default_item_window};
 pub use lanes::{LaneOrder, OrderSpec, Pass, WindowSpan, default_lanes, default_window};
+pub use permutation::Permutation;
 pub use ranks::{LaneSet, rank_lanes, rank_rows, union_lanes};
 pub use rows::{Remainder, Rows};
 

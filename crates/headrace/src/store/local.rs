@@ -99,6 +99,10 @@ impl Store for LocalStore {
         false
     }
 
+    fn folder(&self) -> Option<&Path> {
+        Some(&self.root)
+    }
+
     fn traffic(&self) -> &Traffic {
         &self.traffic
     }

@@ -17,10 +17,12 @@ pub use stream::ByteStream;
 
 use std::fmt;
 use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cancel::Cancel;
-use crate::error::Result;
+use crate::error::{Error, Result, StoreFault};
 
 /// What tells two contents of one path apart without reading them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -31,6 +33,31 @@ pub enum Version {
     ETag(String),
     /// The store gives nothing: only the size can be compared.
     Unknown,
+}
+
+impl Version {
+    /// In a few characters, for callers that keep it: `m` and nanoseconds, `e` and the entity tag, or nothing.
+    pub fn token(&self) -> String {
+        match self {
+            Self::Modified(time) => format!("m{time}"),
+            Self::ETag(tag) => format!("e{tag}"),
+            Self::Unknown => String::new(),
+        }
+    }
+
+    /// What [`Self::token`] stands for.
+    pub fn from_token(token: &str) -> Result<Self> {
+        let wrong = || {
+            let wanted = "\"m\" and nanoseconds, \"e\" and an entity tag, or nothing";
+            Error::Argument(format!("expected a version of a file ({wanted}), found {token:?}"))
+        };
+        match token.split_at_checked(1) {
+            None if token.is_empty() => Ok(Self::Unknown),
+            Some(("m", time)) => time.parse().map(Self::Modified).map_err(|_| wrong()),
+            Some(("e", tag)) => Ok(Self::ETag(tag.to_owned())),
+            _ => Err(wrong()),
+        }
+    }
 }
 
 /// A file or object as a listing shows it.
@@ -94,6 +121,11 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Whether reads travel over a network, so that working ahead pays.
     fn is_remote(&self) -> bool;
 
+    /// The root, if it is a folder of this machine.
+    fn folder(&self) -> Option<&Path> {
+        None
+    }
+
     /// What was asked for so far.
     fn traffic(&self) -> &Traffic;
 }
@@ -117,6 +149,71 @@ impl Fetch {
     pub fn wait_into(self, cancel: &Cancel, buffer: &mut Vec<u8>) -> Result<()> {
         self.0.finish(cancel, buffer)
     }
+}
+
+/// Bytes that [`read`] asks for at a time. Scope: a read. Unit: bytes. Evidence: what a store sends with one request
+/// at most; a local read of this length ends well within the 100 ms in which Ctrl-C is to act.
+pub const READ_BLOCK: u64 = 8 << 20;
+
+/// Reads of [`READ_BLOCK`] that [`read`] has under way beyond the one that it waits for, from a remote store. Scope: a
+/// read. Evidence: five connections fill most networks; the process-wide limit on requests holds beside it.
+const READ_AHEAD: usize = 4;
+
+/// Reads a range of a file into new memory: long ones in blocks, with reads ahead where the store is remote.
+///
+/// # Errors
+/// [`Error::Argument`] for a range that does not lie within the object or a path that leads out of the root, and those
+/// of [`Store::fetch`].
+pub fn read(store: &Arc<dyn Store>, object: &Object, range: Range<u64>, cancel: &Cancel) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    check_below(store.as_ref(), &object.path)?;
+    let Range { start, end } = range;
+    if start > end || end > object.size {
+        return Err(Error::Argument(format!(
+            "{}: expected a range within its {} bytes, got {start}..{end}",
+            store.uri(&object.path),
+            object.size
+        )));
+    }
+    if end - start <= READ_BLOCK {
+        // The store's own memory is handed on.
+        store.fetch(object, range).wait_into(cancel, &mut bytes)?;
+        return Ok(bytes);
+    }
+    let wanted = usize::try_from(end - start).ok().filter(|wanted| bytes.try_reserve_exact(*wanted).is_ok());
+    let Some(wanted) = wanted else {
+        return Err(Error::Store {
+            uri: store.uri(&object.path),
+            operation: format!("read bytes {start}..{end}"),
+            fault: StoreFault::Other,
+            attempts: 1,
+            detail: format!("there is no memory for {} bytes", end - start),
+        });
+    };
+    let ahead = if store.is_remote() { READ_AHEAD } else { 0 };
+    let mut stream = ByteStream::new(Arc::clone(store), object.clone(), range, READ_BLOCK, ahead, cancel.clone());
+    while bytes.len() < wanted {
+        let next = wanted.min(bytes.len() + READ_BLOCK as usize);
+        stream.fill(&mut bytes, next)?;
+    }
+    Ok(bytes)
+}
+
+/// Size and version now of a file that something else names, such as an index next to it.
+///
+/// # Errors
+/// [`Error::Argument`] for a path that leads out of the root, and those of [`Store::head`].
+pub fn head_below(store: &dyn Store, path: &str, cancel: &Cancel) -> Result<Object> {
+    check_below(store, path)?;
+    store.head(path, cancel)
+}
+
+/// Paths may come from files: none leads out of the root.
+fn check_below(store: &dyn Store, path: &str) -> Result<()> {
+    if path.contains('\0') || path.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return Err(Error::Argument(format!("{path:?}: expected a path below {}, of names alone", store.url())));
+    }
+    Ok(())
 }
 
 impl fmt::Debug for Fetch {
