@@ -12,9 +12,15 @@ Importing this starts no thread and needs nothing but NumPy.
 
 from . import _core
 from .batch import Batch, Source
-from .dataset import Dataset, PackedDataset, Schema, TableDataset, open
+from ._base import Dataset
+from .dataset import PackedDataset, Schema, TableDataset
 from .errors import BudgetError, DataError, HeadraceError, MissingError, StateMismatch, StoreError
 from .loader import DataLoader
+from .opening import open
+from .samples.batch import SampleBatch
+from .samples.dataset import SampleDataset, concat
+from .samples.expression import Expression, col
+from .samples.source import Place
 from .state import State
 
 __all__ = [
@@ -23,15 +29,21 @@ __all__ = [
     "DataError",
     "DataLoader",
     "Dataset",
+    "Expression",
     "HeadraceError",
     "MissingError",
     "PackedDataset",
+    "Place",
+    "SampleBatch",
+    "SampleDataset",
     "Schema",
     "Source",
     "State",
     "StateMismatch",
     "StoreError",
     "TableDataset",
+    "col",
+    "concat",
     "open",
 ]
 

@@ -1,8 +1,8 @@
-"""What is read: datasets where they lie, and what is made of them."""
+"""Parquet files as tables, and tokens packed to rows."""
 
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
@@ -10,92 +10,15 @@ from . import _core
 from ._base import Dataset
 from ._progress import index_progress
 from ._units import as_int, show_bytes
+from .formats.parquet import OpenAgain, ParquetSource
+from .samples.cache import ChunkCache
+from .samples.dataset import SampleDataset
+from .samples.pipeline import Origin, Pipeline
+from .samples.selection import Selection
 
-__all__ = ["Dataset", "PackedDataset", "Schema", "TableDataset", "open"]
+__all__ = ["PackedDataset", "Schema", "TableDataset"]
 
 _INT32 = range(-(2**31), 2**31)
-
-
-def open(
-    urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    *,
-    format: Literal["parquet"] | None = None,
-    columns: Iterable[str] | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    index: str | os.PathLike[str] = "auto",
-) -> "TableDataset":
-    """Opens a dataset where it lies, reading nothing but footers.
-
-    Files sort by path (as UTF-8 bytes, below the dataset's root). Below a folder or a glob, files are left out whose
-    name, or that of a folder on the way, begins with ``.`` or ``_``, and empty files without a Parquet suffix; of the
-    rest those with a Parquet suffix (``.parquet``, ``.parq``, ``.pq``) are taken, or all if none has one. A file that
-    is named itself is always taken. Symbolic links are followed, each folder once.
-
-    Args:
-        urls: a folder (with all below it), a file, a glob (``*``, ``?``, ``[...]``, ``**``), or several of these, all
-            on one store: a local path, ``file://`` or ``s3://bucket/prefix``. Local paths and keys are taken as they
-            are; only ``file://`` is percent-decoded.
-        format: the format, or None to find out.
-        columns: token columns that every file must have; checked now rather than when they are used.
-        storage_options: settings of the store, on top of the AWS_* environment variables for S3.
-        cache_dir: where the index is kept (and other things to come); by default ``$HEADRACE_CACHE``,
-            ``$XDG_CACHE_HOME/headrace`` or ``~/.cache/headrace``.
-        index: ``"auto"`` takes a saved index as far as files have not changed, ``"rebuild"`` reads all footers anew,
-            a path (to ``name.arrow``, or with a ``/`` in it) names a file to keep the index in.
-
-    Raises:
-        ValueError: if nothing matches, a file is named twice, or an argument cannot be used.
-        DataError: if a file is damaged or lacks a column.
-        StoreError: if the store does not answer; `MissingError` if it has no such thing.
-
-    Example:
-        >>> data = headrace.open(folder)
-        >>> len(data), data.info()["columns"]["tokens"]["type"]
-        (200, 'int32')
-    """
-    if format not in (None, "parquet"):
-        raise ValueError(f'format must be None or "parquet", got {format!r}')
-    if isinstance(urls, bytes) or not isinstance(urls, str | os.PathLike | Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"open takes a path or URL as text, or several, got {urls!r}")
-    names = [os.fspath(urls)] if isinstance(urls, str | os.PathLike) else [os.fspath(url) for url in urls]
-    if not names:
-        raise ValueError("open needs at least one path or URL, got none")
-    if wrong := [name for name in names if not isinstance(name, str) or not name]:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"a path or URL must be non-empty text, got {wrong[0]!r}")
-    if isinstance(columns, str):
-        raise TypeError(f"columns must be a list of names, got {columns!r}")
-    index = os.fspath(index)
-    if index not in ("auto", "rebuild") and not index.endswith(".arrow") and os.sep not in index:
-        raise ValueError(
-            f'index must be "auto", "rebuild" or the path of a file (name.arrow or with a /), got {index!r}'
-        )
-    options = dict(storage_options or {})
-    if wrong := [pair for pair in options.items() if not all(isinstance(part, str) for part in pair)]:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(
-            f"storage_options must map text to text, got a {type(wrong[0][1]).__name__} for {wrong[0][0]!r}"
-        )
-    cache = None if cache_dir is None else os.fspath(cache_dir)
-    with index_progress() as progress:
-        core = _core.Index.open(
-            names,
-            storage_options=options,
-            cache_dir=cache,
-            index=index,
-            columns=None if columns is None else list(columns),
-            progress=progress,
-        )
-    return TableDataset(core, cache_folder(cache))
-
-
-def cache_folder(given: str | None) -> Path:
-    """The folder that caches are kept in: the given one, or that which the environment names."""
-    if given is not None:
-        return Path(given)
-    if own := os.environ.get("HEADRACE_CACHE"):
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "headrace"
 
 
 class Schema(Mapping[str, str]):
@@ -127,13 +50,24 @@ class Schema(Mapping[str, str]):
         return "Schema(" + ", ".join(f"{name}: {kind}" for name, kind in self._types.items()) + ")"
 
 
-class TableDataset(Dataset):
-    """Files of rows, as `headrace.open` gives them. `len()` is the number of rows (documents)."""
+class TableDataset(SampleDataset):
+    """Parquet files, as `headrace.open` gives them: rows as samples, or a column of tokens to pack.
 
-    def __init__(self, core: _core.Index, cache: Path) -> None:
+    ``len()`` is the number of rows (documents).
+    """
+
+    def __init__(self, core: _core.Index, folder: Path, chunks: ChunkCache, open_again: OpenAgain) -> None:
         self._core = core
-        self._cache = cache
+        self._folder = folder
+        self._cache = chunks
+        self._open_again = open_again
         self._schema: Schema | None = None
+
+    @cached_property
+    def pipeline(self) -> Pipeline:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Its rows as samples, made when they are asked for."""
+        source = ParquetSource(self._core, self._open_again)
+        return Pipeline((Origin(source),), Selection.whole(source.sizes))
 
     @property
     def url(self) -> str:
@@ -260,7 +194,7 @@ class TableDataset(Dataset):
         with index_progress() as progress:
             added = packing.bos_id is not None or packing.eos_id is not None
             core = self._core.counted(column, documents=added, progress=progress)
-        return PackedDataset(core, self._cache, packing)
+        return PackedDataset(core, self._folder, packing)
 
     def __repr__(self) -> str:
         core = self._core

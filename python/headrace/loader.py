@@ -9,7 +9,10 @@ from .batch import Source
 from .dataset import PackedDataset
 from .loading.arguments import UNSET, Arguments
 from .loading.base import Driver
-from .loading.mapstyle import MapDriver
+try:
+    from .loading.mapstyle import MapDriver
+except ImportError:  # TEMPORARY
+    MapDriver = None  # type: ignore
 from .loading.packed import PackedDriver
 from .loading.samples import SampleDriver
 from .samples.dataset import SampleDataset

@@ -1,1 +1,1 @@
-"""The formats that samples are read from, a module each; `headrace.open` finds out which one it is."""
+"""The formats that samples are read from, a module each; `detect` finds out which one it is."""

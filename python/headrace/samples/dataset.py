@@ -40,8 +40,13 @@ class SampleDataset(Dataset):
     """
 
     def __init__(self, pipeline: Pipeline, cache: ChunkCache) -> None:
-        self.pipeline = pipeline
+        self._pipeline = pipeline
         self._cache = cache
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What it consists of, for loaders."""
+        return self._pipeline
 
     # Reading
 
@@ -276,6 +281,20 @@ class SampleDataset(Dataset):
         """
         return self._with(self.pipeline.selection.repeat(as_int(times, "repeat", least=1, most=2**31)))
 
+    # Tokens
+
+    def pack(self, seq_len: SupportsIndex, **settings: Any) -> Any:
+        """Documents packed to rows, see `TableDataset.pack`: of Parquet files as `open` gives them.
+
+        Raises:
+            TypeError: of any other dataset.
+        """
+        del seq_len, settings
+        raise TypeError(
+            f"pack reads a column of tokens of Parquet files as headrace.open gives them, got {self!r}\n"
+            "hint: pack before any other step"
+        )
+
     # Inside
 
     def _with(self, selection: Selection) -> "SampleDataset":
@@ -302,7 +321,8 @@ class SampleDataset(Dataset):
         count = len(self.pipeline)
         if not count:
             return np.zeros(0, dtype=np.int64)
-        return np.frombuffer(_core.Permutation(count, seed=number, epoch=purpose).take(0, count), dtype=np.int64)
+        drawn = _core.Permutation(count, seed=number, epoch=purpose).take(0, count)
+        return np.frombuffer(memoryview(drawn), dtype=np.int64)
 
     def _position(self, index: SupportsIndex) -> int:
         try:
@@ -380,8 +400,10 @@ def _selected(origin: Origin, names: tuple[str, ...]) -> Origin:
 
 def _ends(parts: Sequence[float | int], count: int) -> list[int]:
     """Where parts end in a line of `count` samples."""
-    if isinstance(parts, str) or not isinstance(parts, Sequence) or len(parts) == 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(parts, str) or not isinstance(parts, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"split takes a list of shares or numbers, got {parts!r}")
+    if not list(parts):
+        raise ValueError("split takes at least one share or number, got none")
     if any(isinstance(part, bool) or part < 0 for part in parts):
         raise ValueError(f"split takes shares or numbers of at least 0, got {list(parts)}")
     if all(isinstance(part, int) for part in parts):

@@ -82,7 +82,7 @@ class PermutedOrder(Order):
         if self._epoch is None or self._epoch[0] != epoch:
             self._epoch = epoch, _core.Permutation(self.size, seed=self._seed, epoch=epoch)
         first = epoch * self.size
-        return np.frombuffer(self._epoch[1].take(begin - first, end - first), dtype=np.int64)
+        return np.frombuffer(memoryview(self._epoch[1].take(begin - first, end - first)), dtype=np.int64)
 
 
 class LaneOrder(Order):
@@ -111,15 +111,15 @@ class LaneOrder(Order):
     def window_of(self, row: int) -> Window:
         """See `Order.window_of`."""
         begin, end, chunks = self._core.window_chunks(row)
-        return Window(begin, end, np.frombuffer(chunks, dtype=np.uint32).astype(np.int64))
+        return Window(begin, end, np.array(chunks, dtype=np.int64))
 
     def _window(self, row: int) -> tuple[int, int, _Ints]:
         for begin, (end, positions) in self._kept.items():
             if begin <= row < end:
                 return begin, end, positions
         begin, end, chunks, items = self._core.window_at(row)
-        pieces = np.frombuffer(chunks, dtype=np.uint32)
-        positions = self._starts[pieces] + np.frombuffer(items, dtype=np.uint32)
+        pieces = np.frombuffer(memoryview(chunks), dtype=np.uint32)
+        positions = self._starts[pieces] + np.frombuffer(memoryview(items), dtype=np.uint32)
         self._kept[begin] = end, positions
         while len(self._kept) > _WINDOWS_KEPT:
             self._kept.popitem(last=False)

@@ -1,0 +1,96 @@
+"""Finding out what a folder or some files hold."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, cast
+
+from headrace._files import File, Store
+from headrace.errors import DataError
+
+from .litdata import is_litdata
+from .mds import is_mds
+
+__all__ = ["FORMATS", "detect", "has_own_index", "of_format"]
+
+FORMATS = ("parquet", "litdata", "mds", "huggingface", "arrow", "webdataset", "jsonl", "files")
+
+_SUFFIXES = {
+    "parquet": (".parquet", ".parq", ".pq"),
+    "arrow": (".arrow", ".feather", ".ipc", ".arrows"),
+    "webdataset": (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.zstd"),
+    "jsonl": tuple(
+        name + packing for name in (".jsonl", ".ndjson", ".jsonlines") for packing in ("", ".gz", ".zst", ".zstd")
+    ),
+}
+
+_ASIDE = ("readme", "license", "licence", "dataset_info.json", "dataset_infos.json", "notice", "citation")
+"""Beginnings of names that lie beside data and are none, in lower case; so are Markdown files."""
+
+_INDEXES = ("index.json", "state.json", "dataset_dict.json")
+
+_TAR_MAGIC = 257
+"""Where ``ustar`` stands in a tar file."""
+
+
+def detect(store: Store) -> str:
+    """The format of a store's files, from an index at its root, their names, or the beginning of the first.
+
+    Raises:
+        DataError: if an index at the root is of no known kind.
+    """
+    files = store.files
+    names = {file.path: file for file in files if "/" not in file.path}
+    if "dataset_dict.json" in names or ("state.json" in names and "dataset_info.json" in names):
+        return "huggingface"
+    if "index.json" in names and store.is_folder:
+        return _of_index(store, names["index.json"])
+    data = [file for file in files if file.size and not _is_aside(file)]
+    for name, suffixes in _SUFFIXES.items():
+        mine = [file for file in data if file.name.lower().endswith(suffixes)]
+        # Below a folder with Parquet files whatever else lies there is left out, as it always was.
+        if mine and (len(mine) == len(data) or name == "parquet"):
+            return name
+    plain = [file for file in data if "." not in file.name]
+    return _of_content(store, plain[0]) if plain and len(plain) == len(data) else "files"
+
+
+def of_format(store: Store, name: str) -> list[File]:
+    """The files of a format that is known by suffixes: those that have one, or all if none has one."""
+    data = [file for file in store.files if file.size and not _is_aside(file)]
+    return [file for file in data if file.name.lower().endswith(_SUFFIXES[name])] or data
+
+
+def has_own_index(files: Sequence[File]) -> bool:
+    """Whether folders among the files say themselves what they hold."""
+    return any(file.name in _INDEXES for file in files)
+
+
+def _of_index(store: Store, file: File) -> str:
+    try:
+        index: Any = json.loads(store.read(file))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{store.uri(file.path)}: expected JSON: {error}") from None
+    if isinstance(index, dict):
+        found = cast("dict[str, Any]", index)
+        if is_litdata(found):
+            return "litdata"
+        if is_mds(found):
+            return "mds"
+    raise DataError(
+        f"{store.uri(file.path)}: expected the index of LitData (chunks) or MDS (shards), found neither\n"
+        f"hint: say format=..., one of {', '.join(FORMATS)}"
+    )
+
+
+def _of_content(store: Store, file: File) -> str:
+    head = store.read(file, 0, min(file.size, 512))
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if head.startswith(b"ARROW1"):
+        return "arrow"
+    return "webdataset" if head[_TAR_MAGIC : _TAR_MAGIC + 5] == b"ustar" else "files"
+
+
+def _is_aside(file: File) -> bool:
+    name = file.name.lower()
+    return name.startswith(_ASIDE) or name.endswith(".md")

@@ -1,0 +1,84 @@
+"""Parquet files as samples: a row group is a chunk, and each row a dict. Reading and decoding are the core's."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace import _core
+from headrace.samples.source import Chunk, Source, digest
+
+__all__ = ["OpenAgain", "ParquetSource"]
+
+OpenAgain = Callable[[], _core.Index]
+"""Opens the same files in another process."""
+
+
+class ParquetSource(Source):
+    """Rows of Parquet files.
+
+    A value is what pyarrow's `to_pylist` gives, but that lists of numbers are NumPy arrays.
+    """
+
+    format = "parquet"
+
+    def __init__(self, core: _core.Index, open_again: OpenAgain) -> None:
+        self._core = core
+        self._open_again = open_again
+        self.url = core.url
+        self.sizes = np.frombuffer(memoryview(core.row_group_sizes()), dtype=np.int64)
+        self.stored = np.frombuffer(memoryview(core.row_group_bytes()), dtype=np.int64)
+        self.schema = dict(core.schema())
+        self.remote = core.is_remote
+        self._files: list[str] | None = None
+
+    def load(self, chunk: int, columns: tuple[str, ...] | None = None) -> Chunk:
+        """See `Source.load`."""
+        return RowChunk(self._core.read_rows(chunk, None if columns is None else list(columns)))
+
+    def file(self, chunk: int) -> str:
+        """See `Source.file`."""
+        if self._files is None:
+            self._files = self._core.files()
+        return self._files[self._core.row_group_place(chunk)[0]]
+
+    def identity(self) -> str:
+        """See `Source.identity`."""
+        return digest(*self._core.file_table())
+
+    def traffic(self) -> tuple[int, int, int]:
+        """See `Source.traffic`."""
+        return self._core.traffic()
+
+    def __reduce__(self) -> Any:
+        return _open_again, (self._open_again,)
+
+
+class RowChunk(Chunk):
+    """Decoded rows of a table."""
+
+    def __init__(self, rows: "_core.Rows") -> None:
+        self._rows = rows
+        self.nbytes = rows.nbytes
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, row: int) -> Any:
+        return self._rows.row(row)
+
+    def take(self, rows: Sequence[int]) -> list[Any]:
+        """See `Chunk.take`."""
+        return self._rows.take(list(rows))
+
+    def arrays(self, columns: Sequence[str]) -> Mapping[str, Any]:
+        """See `Chunk.arrays`."""
+        plain = self._rows.arrays()
+        if all(name in plain for name in columns):
+            return plain
+        rows = self._rows.take(range(len(self)))
+        return {name: plain[name] if name in plain else [row[name] for row in rows] for name in columns}
+
+
+def _open_again(open_again: OpenAgain) -> ParquetSource:
+    return ParquetSource(open_again(), open_again)

@@ -1,0 +1,216 @@
+"""`open`: a dataset where it lies, whatever its format."""
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, SupportsIndex
+
+from . import _core
+from ._files import Store
+from ._progress import index_progress
+from ._units import parse_bytes
+from .dataset import TableDataset
+from .formats import detect
+from .formats.arrow import ArrowSource
+from .formats.files import FilesSource, Group
+from .formats.huggingface import HuggingFaceSource
+from .formats.jsonl import JsonlSource
+from .formats.litdata import Decryption, LitDataSource
+from .formats.mds import MdsSource
+try:
+    from .formats.webdataset import WebDatasetSource
+except ImportError:  # TEMPORARY
+    WebDatasetSource = None  # type: ignore
+from .samples.cache import ChunkCache
+from .samples.dataset import SampleDataset, concat
+from .samples.pipeline import Origin, Pipeline
+from .samples.selection import Selection
+from .samples.source import Source
+
+__all__ = ["cache_folder", "open"]
+
+Format = Literal["parquet", "litdata", "mds", "huggingface", "arrow", "webdataset", "jsonl", "files"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _How:
+    """How formats are to be read."""
+
+    columns: list[str] | None
+    cache_dir: str | None
+    index: str
+    allow_pickle: bool
+    verify: bool
+    decode: bool
+    tensors: Literal["numpy", "torch"]
+    decryption: Decryption | None
+    serializers: Mapping[str, Any] | None
+    group: Group | None
+    partial: bool
+    chunk_cache: int
+
+
+def open(
+    urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    format: Format | None = None,
+    columns: Iterable[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    index: str | os.PathLike[str] = "auto",
+    allow_pickle: bool = False,
+    verify: bool = False,
+    decode: bool = True,
+    tensors: Literal["numpy", "torch"] = "numpy",
+    decryption: Decryption | None = None,
+    serializers: Mapping[str, Any] | None = None,
+    group: Group | None = None,
+    partial: bool = False,
+    chunk_cache: str | SupportsIndex = "256MiB",
+) -> SampleDataset:
+    """Opens a dataset where it lies, reading nothing but indexes.
+
+    The format is found out: from an index at the root (LitData, MDS, a Hugging Face ``save_to_disk`` folder), from
+    suffixes (Parquet, Arrow, tar, JSON Lines), or from the beginning of files without one; anything else is raw files.
+
+    Files sort by path (as UTF-8 bytes, below the dataset's root). Below a folder or a glob, files are left out whose
+    name, or that of a folder on the way, begins with ``.`` or ``_``, and empty files without a Parquet suffix; of the
+    rest those with a Parquet suffix (``.parquet``, ``.parq``, ``.pq``) are taken if there are any. A file that is named
+    itself is always taken. Symbolic links are followed, each folder once.
+
+    Args:
+        urls: a folder (with all below it), a file, a glob (``*``, ``?``, ``[...]``, ``**``), or several of these, all
+            on one store: a local path, ``file://`` or ``s3://bucket/prefix``. Local paths and keys are taken as they
+            are; only ``file://`` is percent-decoded. Several folders with indexes of their own are read one after
+            another.
+        format: the format, or None to find out.
+        columns: token columns that every Parquet file must have; checked now rather than when they are used.
+        storage_options: settings of the store, on top of the AWS_* environment variables for S3.
+        cache_dir: where indexes are kept; by default ``$HEADRACE_CACHE``, ``$XDG_CACHE_HOME/headrace`` or
+            ``~/.cache/headrace``.
+        index: ``"auto"`` takes a saved index of Parquet files as far as they have not changed, ``"rebuild"`` reads all
+            footers anew, a path (to ``name.arrow``, or with a ``/`` in it) names a file to keep the index in.
+        allow_pickle: whether pickled values in LitData and MDS may be read. Unpickling runs whatever code the file
+            holds: only for data that you trust like a program.
+        verify: whether MDS shards are compared with the digests in their index when they are opened.
+        decode: whether Hugging Face image and audio columns are decoded; False leaves them as stored.
+        tensors: what LitData's tensors become.
+        decryption: the key of encrypted LitData chunks.
+        serializers: of LitData, for types of your own.
+        group: for raw files, which of them make up one sample: None for each by itself, ``"stem"`` for those that
+            differ in their suffix alone, or a function from a path to a key.
+        partial: whether samples of ``group`` may lack parts that others have.
+        chunk_cache: bytes of chunks that are kept for reading at random (``data[i]``), as a number or text.
+
+    Returns:
+        Samples: `TableDataset`, which has a column of tokens to `pack`, for Parquet files.
+
+    Raises:
+        ValueError: if nothing matches, a file is named twice, or an argument cannot be used.
+        DataError: if a file is damaged or lacks a column.
+        StoreError: if the store does not answer; `MissingError` if it has no such thing.
+
+    Example:
+        >>> data = headrace.open(folder)
+        >>> len(data), data.info()["columns"]["tokens"]["type"]
+        (200, 'int32')
+    """
+    if format is not None and format not in detect.FORMATS:
+        raise ValueError(f"format must be None or one of {', '.join(detect.FORMATS)}, got {format!r}")
+    if isinstance(urls, bytes) or not isinstance(urls, str | os.PathLike | Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"open takes a path or URL as text, or several, got {urls!r}")
+    names = [os.fspath(urls)] if isinstance(urls, str | os.PathLike) else [os.fspath(url) for url in urls]
+    if not names:
+        raise ValueError("open needs at least one path or URL, got none")
+    if wrong := [name for name in names if not isinstance(name, str) or not name]:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"a path or URL must be non-empty text, got {wrong[0]!r}")
+    if isinstance(columns, str):
+        raise TypeError(f"columns must be a list of names, got {columns!r}")
+    index = os.fspath(index)
+    if index not in ("auto", "rebuild") and not index.endswith(".arrow") and os.sep not in index:
+        raise ValueError(
+            f'index must be "auto", "rebuild" or the path of a file (name.arrow or with a /), got {index!r}'
+        )
+    options = dict(storage_options or {})
+    if wrong := [pair for pair in options.items() if not all(isinstance(part, str) for part in pair)]:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(
+            f"storage_options must map text to text, got a {type(wrong[0][1]).__name__} for {wrong[0][0]!r}"
+        )
+    if group is not None and format not in (None, "files"):
+        raise ValueError(f"group is for raw files, got it with format={format!r}")
+    how = _How(
+        columns=None if columns is None else list(columns),
+        cache_dir=None if cache_dir is None else os.fspath(cache_dir),
+        index=index,
+        allow_pickle=allow_pickle,
+        verify=verify,
+        decode=decode,
+        tensors=tensors,
+        decryption=decryption,
+        serializers=serializers,
+        group=group,
+        partial=partial,
+        chunk_cache=parse_bytes(chunk_cache, "chunk_cache"),
+    )
+    return _open(names, options, "files" if group is not None else format, how)
+
+
+def cache_folder(given: str | None) -> Path:
+    """The folder that caches are kept in: the given one, or that which the environment names."""
+    if given is not None:
+        return Path(given)
+    if own := os.environ.get("HEADRACE_CACHE"):
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "headrace"
+
+
+def _open(names: list[str], options: dict[str, str], format: str | None, how: _How) -> SampleDataset:
+    store = Store(names, options)
+    if format is None and len(names) > 1 and detect.has_own_index(store.files):
+        return concat([_open([name], options, None, how) for name in names])
+    format = format or detect.detect(store)
+    chunks = ChunkCache(how.chunk_cache)
+    with index_progress() as progress:
+        if format == "parquet":
+            again = functools.partial(_index, names, options, how)
+            core = store.core.index(cache_dir=how.cache_dir, index=how.index, columns=how.columns, progress=progress)
+            return TableDataset(core, cache_folder(how.cache_dir), chunks, again)
+        source = _source(store, format, how, progress)
+    return SampleDataset(Pipeline((Origin(source),), Selection.whole(source.sizes)), chunks)
+
+
+def _index(names: list[str], options: dict[str, str], how: _How) -> _core.Index:
+    """The same Parquet files, in another process."""
+    listing = Store(names, options).core
+    return listing.index(cache_dir=how.cache_dir, index=how.index, columns=how.columns, progress=_silent)
+
+
+def _source(store: Store, format: str, how: _How, progress: Callable[[str, int, int], None]) -> Source:
+    folder = cache_folder(how.cache_dir)
+    if format == "litdata":
+        return LitDataSource.open(
+            store,
+            allow_pickle=how.allow_pickle,
+            tensors=how.tensors,
+            decryption=how.decryption,
+            serializers=how.serializers,
+        )
+    if format == "mds":
+        return MdsSource.open(store, allow_pickle=how.allow_pickle, verify=how.verify)
+    if format == "huggingface":
+        return HuggingFaceSource.open(store, progress=progress, decode=how.decode)
+    if format == "files":
+        return FilesSource.open(store, group=how.group, partial=how.partial)
+    files = detect.of_format(store, format)
+    if format == "arrow":
+        return ArrowSource.open(store, files, progress=progress)
+    if format == "webdataset":
+        return WebDatasetSource.open(store, files, cache_dir=folder, progress=progress)
+    return JsonlSource.open(store, files, cache_dir=folder, progress=progress)
+
+
+def _silent(phase: str, done: int, total: int) -> None:
+    pass
