@@ -15,7 +15,10 @@ _LEAST_BYTES = 4096
 
 
 class ChunkCache:
-    """Chunks by key, least recently used ones first to go. Any thread may use it; a chunk is read once at a time.
+    """Chunks by key. Any thread may use it; a chunk is read once at a time.
+
+    The oldest go first, but for those that were used since it was last looked at them (the clock algorithm): that needs
+    no order of use, and so no lock where a chunk is found.
 
     What is handed out stays valid when it goes: a caller may hold it longer.
 
@@ -32,6 +35,15 @@ class ChunkCache:
         self._peak = 0
         self._hits = 0
         self._loads = 0
+
+    def find(self, key: Hashable) -> Chunk | None:
+        """The chunk of a key if it is there. Takes no lock: this is asked for every sample."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        entry.used = True
+        self._hits += 1
+        return entry.chunk
 
     def get(self, key: Hashable, load: Callable[[], Chunk]) -> Chunk:
         """The chunk of a key, by `load` if it is not there; whoever asks meanwhile waits for that.
@@ -70,13 +82,14 @@ class ChunkCache:
                 if key in self._entries:
                     self._entries.move_to_end(key, last=False)
                     self._entries[key].retired = True
+                    self._entries[key].used = False
 
     def has_room(self, nbytes: int) -> bool:
         """Whether that much could be added without losing what was not retired."""
         with self._lock:
             kept = retired = 0
             for entry in self._entries.values():
-                if not entry.retired:
+                if not entry.retired or entry.used:
                     break
                 kept += entry.nbytes
                 retired += 1
@@ -108,8 +121,7 @@ class ChunkCache:
                 self._loads += 1
                 return True, entry
             self._hits += 1
-            entry.retired = False
-            self._entries.move_to_end(key)
+            entry.used = True
             return False, entry
 
     def _fill(self, key: Hashable, entry: "_Entry", load: Callable[[], Chunk]) -> Chunk:
@@ -131,13 +143,19 @@ class ChunkCache:
         return chunk
 
     def _shrink(self, newest: "_Entry") -> None:
-        for key in list(self._entries):
+        # Twice around: the first time passes over what was used.
+        for key in [*self._entries, *self._entries]:
             if self._bytes <= self.limit and len(self._entries) <= self._most_open:
                 return
-            entry = self._entries[key]
-            if entry is not newest and entry.nbytes:  # not one that is being read
-                del self._entries[key]
-                self._bytes -= entry.nbytes
+            entry = self._entries.get(key)
+            if entry is None or entry is newest or not entry.nbytes:  # gone, or being read
+                continue
+            if entry.used:
+                entry.used = entry.retired = False
+                self._entries.move_to_end(key)
+                continue
+            del self._entries[key]
+            self._bytes -= entry.nbytes
 
     def __reduce__(self) -> Any:
         return ChunkCache, (self.limit,)
@@ -146,7 +164,7 @@ class ChunkCache:
 class _Entry:
     """A chunk, or the wait for it."""
 
-    __slots__ = ("_done", "_error", "chunk", "nbytes", "retired")
+    __slots__ = ("_done", "_error", "chunk", "nbytes", "retired", "used")
 
     def __init__(self) -> None:
         self._done = threading.Event()
@@ -154,6 +172,7 @@ class _Entry:
         self.chunk: Chunk | None = None
         self.nbytes = 0
         self.retired = False
+        self.used = False
 
     def set(self, chunk: Chunk) -> None:
         self.chunk = chunk

@@ -402,7 +402,7 @@ def _ends(parts: Sequence[float | int], count: int) -> list[int]:
     """Where parts end in a line of `count` samples."""
     if isinstance(parts, str) or not isinstance(parts, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"split takes a list of shares or numbers, got {parts!r}")
-    if not list(parts):
+    if len(parts) < 1:
         raise ValueError("split takes at least one share or number, got none")
     if any(isinstance(part, bool) or part < 0 for part in parts):
         raise ValueError(f"split takes shares or numbers of at least 0, got {list(parts)}")

@@ -93,49 +93,71 @@ class Pipeline:
             DataError: if a sample is damaged.
             StoreError: if the store does not answer.
         """
-        found = self.selection.locate(positions)
-        origins, chunks, rows = (part.tolist() for part in found)
-        groups: dict[tuple[int, int], list[int]] = {}
-        for slot, key in enumerate(zip(origins, chunks, strict=True)):
-            groups.setdefault(key, []).append(slot)
-        opened = self._open(list(groups), cache)
-        out: list[Any] = [DROPPED] * len(rows)
-        skipped: list[Skip] = []
         numbers = positions.tolist()
-        for (origin, chunk), slots in groups.items():
-            stages = self.origins[origin].stages
-            taken = _take(opened[origin, chunk], [rows[slot] for slot in slots])
-            for slot, sample in zip(slots, taken, strict=True):
-                place = chunk, rows[slot]
-                try:
-                    if isinstance(sample, _Failed):
+        origins, chunks, rows = (part.tolist() for part in self.selection.locate(positions))
+        located: list[tuple[int, int, int]] = list(zip(origins, chunks, rows, strict=True))
+        samples = self._read(located, cache)
+        skipped: list[Skip] = []
+        slot = 0
+        while slot < len(samples):
+            try:
+                # One frame for all samples: `slot` says where an error stopped it.
+                for here in range(slot, len(samples)):
+                    slot = here
+                    sample = samples[slot]
+                    if type(sample) is _Failed:
                         raise sample.error
-                    if stages:
-                        sample = _apply(stages, sample, Key(seed, epoch, numbers[slot]))
-                except StoreError:
-                    raise
-                except Exception as error:
-                    where = self.origins[origin].source.place(*place)
-                    if on_error == "skip":
-                        skipped.append(Skip(numbers[slot], where, f"{type(error).__name__}: {error}"))
-                        continue
+                    if stages := self.origins[located[slot][0]].stages:
+                        samples[slot] = _apply(stages, sample, Key(seed, epoch, numbers[slot]))
+                break
+            except StoreError:
+                raise
+            except Exception as error:
+                origin, chunk, row = located[slot]
+                where = self.origins[origin].source.place(chunk, row)
+                if on_error == "raise":
                     error.add_note(f"headrace: sample {numbers[slot]} ({where})")
                     raise
-                out[slot] = sample
-        kept = [slot for slot, sample in enumerate(out) if sample is not DROPPED]
-        if len(kept) == len(out):
-            return Fetched(out)
-        return Fetched([out[slot] for slot in kept], len(out) - len(kept) - len(skipped), skipped, kept)
+                skipped.append(Skip(numbers[slot], where, f"{type(error).__name__}: {error}"))
+                samples[slot] = DROPPED
+                slot += 1
+        kept = [slot for slot, sample in enumerate(samples) if sample is not DROPPED]
+        if len(kept) == len(samples):
+            return Fetched(samples)
+        return Fetched([samples[slot] for slot in kept], len(samples) - len(kept) - len(skipped), skipped, kept)
 
-    def _open(self, wanted: Sequence[tuple[int, int]], cache: ChunkCache) -> dict[tuple[int, int], Chunk]:
-        keys = {pair: self.key(*pair) for pair in wanted}
-        loads: dict[Hashable, Callable[[], Chunk]] = {keys[pair]: self.load(*pair) for pair in wanted}
-        if len(loads) == 1:
-            ((key, load),) = loads.items()
-            chunk = cache.get(key, load)
-            return dict.fromkeys(wanted, chunk)
-        chunks = cache.get_all(loads)
-        return {pair: chunks[key] for pair, key in keys.items()}
+    def _read(self, located: Sequence[tuple[int, int, int]], cache: ChunkCache) -> list[Any]:
+        """The stored samples at some places; where one is damaged, what it raised."""
+        wanted = dict.fromkeys([(origin, chunk) for origin, chunk, _ in located])
+        chunks: dict[tuple[int, int], Chunk] = {}
+        missing: list[tuple[int, int]] = []
+        for pair in wanted:
+            chunk = cache.find(self.key(*pair))
+            if chunk is None:
+                missing.append(pair)
+            else:
+                chunks[pair] = chunk
+        if missing:
+            loads: dict[Hashable, Callable[[], Chunk]] = {self.key(*pair): self.load(*pair) for pair in missing}
+            read = cache.get_all(loads)
+            chunks |= {pair: read[self.key(*pair)] for pair in missing}
+        if len(wanted) * 2 > len(located):
+            try:
+                return [chunks[origin, chunk][row] for origin, chunk, row in located]
+            except StoreError:
+                raise
+            except Exception:
+                return [_take_one(chunks[origin, chunk], row) for origin, chunk, row in located]
+        # Several samples of each chunk, which a chunk of columns gives at once for less.
+        slots: dict[tuple[int, int], list[int]] = {}
+        for slot, (origin, chunk, _) in enumerate(located):
+            slots.setdefault((origin, chunk), []).append(slot)
+        samples: list[Any] = [None] * len(located)
+        for pair, mine in slots.items():
+            taken = _take(chunks[pair], [located[slot][2] for slot in mine])
+            for slot, sample in zip(mine, taken, strict=True):
+                samples[slot] = sample
+        return samples
 
     def key(self, origin: int, chunk: int) -> tuple[int, Any, int]:
         """What a chunk is kept under: the same for all that read the same columns of one source."""
