@@ -29,6 +29,9 @@ def names(tmp_path: Path) -> dict[str, Any]:
     pq.write_table(pa.table({"tokens": documents}), folder / "a.parquet", row_group_size=20)
     packed = headrace.open(folder).pack(64, column="tokens", eos_id=0)
     loader = headrace.DataLoader(packed, global_batch_size=4)
+    lines = tmp_path / "samples" / "part.jsonl"
+    lines.parent.mkdir()
+    lines.write_text("".join(f'{{"text": "sample {number}", "label": {number % 2}}}\n' for number in range(12)))
     return {
         "headrace": headrace,
         "torch": torch,
@@ -36,13 +39,22 @@ def names(tmp_path: Path) -> dict[str, Any]:
         "data": headrace.open(folder),
         "packed": packed,
         "loader": loader,
+        "samples": headrace.open(lines.parent),
         "start": loader.state_dict(),
     }
 
 
-@pytest.mark.parametrize("module", ["batch", "dataset", "loader", "state", "torch"])
+MODULES = [
+    *("batch", "dataset", "loader", "opening", "state", "torch"),
+    *("samples.batch", "samples.dataset", "samples.expression", "samples.source"),
+    *("loading.collate", "loading.steps"),
+]
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_examples_run(module: str, names: dict[str, Any]) -> None:
-    found = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(f"headrace.{module}"), globs=names)
+    imported = importlib.import_module(f"headrace.{module}")
+    found = doctest.DocTestFinder(exclude_empty=True).find(imported, globs=vars(imported) | names)
     examples = [example for example in found if example.examples]
     assert examples
     for example in examples:

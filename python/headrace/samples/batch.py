@@ -55,7 +55,12 @@ class SampleBatch(dict[str, Any]):
         return self._state()
 
     def sources(self) -> list[Place]:
-        """Where each sample lies: file, chunk and row."""
+        """Where each sample lies: file, chunk and row.
+
+        Example:
+            >>> next(iter(headrace.DataLoader(samples, batch_size=2, shuffle=False))).sources()[1].row
+            1
+        """
         return [self._place(position) for position in self.positions.tolist()]
 
     def __reduce__(self) -> Any:

@@ -37,6 +37,11 @@ class SampleDataset(Dataset):
     Each method gives another dataset and leaves this one as it is; nothing is read before a sample is asked for (but
     for `where`). ``len()`` is the number of samples; ``data[i]`` is one of them, ``data[i:j]`` and ``data[[3, 1, 2]]``
     are lists.
+
+    Example:
+        >>> samples = headrace.open(samples.url)
+        >>> len(samples), samples[1], len(samples[2:4])
+        (12, {'text': 'sample 1', 'label': 1}, 2)
     """
 
     def __init__(self, pipeline: Pipeline, cache: ChunkCache) -> None:
@@ -288,6 +293,13 @@ class SampleDataset(Dataset):
 
         Raises:
             TypeError: of any other dataset.
+
+        Example:
+            >>> samples.pack(64)
+            Traceback (most recent call last):
+            ...
+            TypeError: pack reads a column of tokens of Parquet files as headrace.open gives them, got ...
+            hint: pack before any other step
         """
         del seq_len, settings
         raise TypeError(

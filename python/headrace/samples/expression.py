@@ -41,6 +41,10 @@ class Expression:
 
         Raises:
             TypeError: if it is no condition, or the values are not of the kinds that it needs.
+
+        Example:
+            >>> (headrace.col("a") > 1).mask({"a": np.array([1, 2, 3])}, 3).tolist()
+            [False, True, True]
         """
         found: npt.NDArray[Any] = np.asarray(self._evaluate(columns))
         if found.ndim == 0:
@@ -55,13 +59,23 @@ class Expression:
         return found
 
     def is_null(self) -> "Expression":
-        """Whether the value is missing."""
+        """Whether the value is missing.
+
+        Example:
+            >>> headrace.col("text").is_null().mask({"text": ["a", None]}, 2).tolist()
+            [False, True]
+        """
         return self._then(
             f"{self!r}.is_null()", lambda values: np.array([value is None for value in _listed(values)], dtype=np.bool_)
         )
 
     def is_in(self, values: Collection[Any]) -> "Expression":
-        """Whether the value is one of these."""
+        """Whether the value is one of these.
+
+        Example:
+            >>> len(samples.where(headrace.col("label").is_in([0, 2])))
+            6
+        """
         chosen = list(values)
         try:
             among: Any = frozenset(chosen)
@@ -73,26 +87,51 @@ class Expression:
         )
 
     def startswith(self, prefix: str) -> "Expression":
-        """Whether text begins so."""
+        """Whether text begins so.
+
+        Example:
+            >>> len(samples.where(headrace.col("text").startswith("sample 1")))
+            3
+        """
         return self._each(f".startswith({prefix!r})", lambda value: value.startswith(prefix))
 
     def endswith(self, suffix: str) -> "Expression":
-        """Whether text ends so."""
+        """Whether text ends so.
+
+        Example:
+            >>> len(samples.where(headrace.col("text").endswith("1")))
+            2
+        """
         return self._each(f".endswith({suffix!r})", lambda value: value.endswith(suffix))
 
     def contains(self, part: Any) -> "Expression":
-        """Whether text, bytes or a list hold this."""
+        """Whether text, bytes or a list hold this.
+
+        Example:
+            >>> len(samples.where(headrace.col("text").contains("11")))
+            1
+        """
         return self._each(f".contains({part!r})", lambda value: part in value)
 
     def length(self) -> "Expression":
-        """The length of text, bytes, a list or an array; null stays null."""
+        """The length of text, bytes, a list or an array; null stays null.
+
+        Example:
+            >>> len(samples.where(headrace.col("text").length() == 9))
+            2
+        """
         return self._then(
             f"{self!r}.length()",
             lambda values: _array([None if value is None else len(value) for value in _listed(values)]),
         )
 
     def field(self, name: str) -> "Expression":
-        """A part of a struct."""
+        """A part of a struct.
+
+        Example:
+            >>> headrace.col("meta").field("lang") == "en"
+            (col('meta').field('lang') == 'en')
+        """
         return self._then(
             f"{self!r}.field({name!r})",
             lambda values: _array([None if value is None else value[name] for value in _listed(values)]),
