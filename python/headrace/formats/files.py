@@ -46,6 +46,7 @@ class FilesSource(Source):
         self._table = table
         self._groups = groups
         self.url = store.url
+        self.remote = store.is_remote
         count = len(table) if groups is None else len(groups.keys)
         starts = np.arange(0, count, SAMPLES)
         self.sizes = np.diff(np.append(starts, count)).astype(np.int64)

@@ -39,6 +39,7 @@ class JsonlSource(Source):
         self._store = store
         self._files = list(files)
         self.url = store.url
+        self.remote = store.is_remote
         sizes = np.zeros(len(self._files), np.int64)
         parts: list[npt.NDArray[np.int64]] = []
         for numbers, table in tables:
