@@ -120,6 +120,12 @@ class Pool(Generic[Task, Result]):
         self._start()
         self._team.queue.put((run, slots))
 
+    def lend(self, call: Callable[[], Any], times: int) -> None:
+        """Has up to `times` threads call something when they come to it; what it gives or raises is not looked at."""
+        run = _Run(lambda task: task())
+        for _ in range(times):
+            self.put(run, [_Slot((call, _NEW, None))])
+
     def threads(self) -> list[threading.Thread]:
         """Those of this process."""
         return self._threads if self._process == os.getpid() else []

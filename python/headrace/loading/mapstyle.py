@@ -1,0 +1,372 @@
+"""The driver for objects that are not headrace's: what has ``__getitem__`` or ``__iter__``, with PyTorch's behaviour.
+
+Each iterator is an epoch of its own, but for the first one after a state was loaded, which goes on inside one.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from headrace._ranks import resolve_rank
+from headrace.errors import StateMismatch
+from headrace.state import ORDER, SCHEMA, check_state
+
+from .arguments import Arguments
+from .base import Driver
+from .fetch import Fetcher, pin
+from .map_arguments import MapArguments, resolve
+from .pool import OrderedResults, Pool
+from .samplers import Place, Sharing, Task
+from .schedule import check_divides
+from .streams import END, IterableSource, MapSource, Reader, Source
+
+__all__ = ["MapDriver"]
+
+
+class _At(NamedTuple):
+    """Where a run stands."""
+
+    epoch: int = 0
+    begun: bool = False
+    """Whether an iterator was made for the epoch: the next one then is for another."""
+    place: Place = Place()
+    step: int = 0
+    """Steps of the whole run."""
+    position: int = 0
+    """Rows of all ranks in the whole run."""
+
+    def next_epoch(self) -> "_At":
+        return self._replace(epoch=self.epoch + 1, begun=False, place=Place())
+
+
+class MapDriver(Driver):
+    """See the module. Made by `of`."""
+
+    kind = "an object that is not headrace's"
+
+    def __init__(self, dataset: Any, arguments: MapArguments) -> None:
+        self.dataset = dataset
+        self._arguments = arguments
+        self._given_seed = arguments.seed
+        self._given_shuffle = arguments.shuffle
+        self._seed = arguments.seed or 0
+        self._shuffle = bool(arguments.shuffle)
+        self._at = _At()
+        self.iteration = 0
+        """Counts up whenever an iterator that is alive must not go on."""
+        self._pool: Pool[Any, tuple[Any, Place]] | None = None
+        self._fetcher: Fetcher | None = None
+        self._source: Source
+        if arguments.iterable:
+            self._source = IterableSource(dataset, arguments.collate)
+            self._workers = min(1, arguments.workers)
+            self._chosen = ("thread", "an iterable is read by one thread")
+        else:
+            self._source = MapSource(dataset, arguments.sampler, arguments.batch_sampler)
+            self._fetcher = Fetcher(
+                dataset, arguments.collate, batched=arguments.batched, parallel=arguments.items_in_parallel
+            )
+            self._workers = arguments.workers
+            self._chosen = (arguments.worker_type, "as asked")
+        self._counts = {"batches": 0, "samples": 0, "waits": 0}
+        self._waited = 0.0
+
+    @classmethod
+    def of(cls, dataset: Any, arguments: Arguments) -> "MapDriver":
+        """A driver for a dataset, with PyTorch's defaults.
+
+        Raises:
+            TypeError: if it has no ``__getitem__``, ``__getitems__`` or ``__iter__``.
+            ValueError: if arguments cannot be used.
+        """
+        driver = cls(dataset, resolve(dataset, arguments))
+        driver._sharing()
+        return driver
+
+    # Where the run stands
+
+    @property
+    def rank(self) -> int:
+        """See `Driver.rank`."""
+        return self._ranks()[0]
+
+    @property
+    def world_size(self) -> int:
+        """See `Driver.world_size`."""
+        return self._ranks()[1]
+
+    @property
+    def step(self) -> int:
+        """See `Driver.step`."""
+        return self._at.step
+
+    @property
+    def position(self) -> int:
+        """See `Driver.position`."""
+        return self._at.position
+
+    @property
+    def epoch(self) -> int:
+        """See `Driver.epoch`."""
+        return self._here().epoch
+
+    @property
+    def global_batch_size(self) -> int:
+        """See `Driver.global_batch_size`."""
+        return self._sharing().batch
+
+    def length(self) -> int:
+        """See `Driver.length`."""
+        at = self._at
+        return at.place.step + self._source.left(at.place, self._sharing())
+
+    # Iterating
+
+    def iterate(self) -> Iterator[Any]:
+        """See `Driver.iterate`."""
+        at = self._here()
+        if at.begun:
+            at = at.next_epoch()
+        sharing = self._sharing()
+        stream = self._stream(at, sharing)
+        self.iteration += 1
+        self._at = at._replace(begun=True)
+        pool, stream = self._workers_for(stream)
+        return _Epoch(self, self._run(pool, stream), sharing, resumed=at.place.step > 0)
+
+    def again(self, sharing: Sharing) -> "OrderedResults[Any, tuple[Any, Place]]":
+        """The epoch after one of which a loaded state had left nothing, which only reading on could show."""
+        at = self._at.next_epoch()._replace(begun=True)
+        stream = self._stream(at, sharing)
+        self._at = at
+        pool, stream = self._workers_for(stream)
+        return self._run(pool, stream)
+
+    def next(self, results: "OrderedResults[Any, tuple[Any, Place]]", sharing: Sharing) -> Any:
+        """The next batch of a run, or `END`."""
+        ready = results.ready()
+        before = time.perf_counter()
+        try:
+            batch, after = results.next(self._arguments.timeout)
+        except StopIteration:
+            batch, after = END, Place()
+        if not ready and self._workers:
+            self._counts["waits"] += 1
+            self._waited += time.perf_counter() - before
+        at = self._at
+        if batch is END:
+            self._at = at.next_epoch()
+            return END
+        rows = after.row - at.place.row
+        # Steps whose batch was an error count as well.
+        step = at.step + after.step - at.place.step
+        self._at = at._replace(place=after, step=step, position=at.position + rows)
+        first, last = sharing.share(0, rows)
+        self._counts["batches"] += 1
+        self._counts["samples"] += last - first
+        return batch
+
+    def left(self, sharing: Sharing) -> int:
+        """Batches from the next one to the end of the epoch."""
+        return self._source.left(self._at.place, sharing)
+
+    def close(self) -> None:
+        """See `Driver.close`."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+        if self._fetcher is not None:
+            self._fetcher.close()
+
+    # State
+
+    def state(self) -> dict[str, Any]:
+        """See `Driver.state`."""
+        at = self._here()
+        return {
+            "schema": SCHEMA,
+            "order": ORDER,
+            "kind": "map",
+            "seed": self._seed,
+            "shuffle": self._shuffle,
+            "keys": self._source.keys,
+            "size": self._source.size(),
+            "batch": self._sharing().batch,
+            "step": at.step,
+            "position": at.position,
+            "epoch": at.epoch,
+            "row": at.place.row,
+            "epoch_step": at.place.step,
+            "inner": at.place.inner,
+        }
+
+    def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
+        """See `Driver.load`."""
+        del strict
+        if not isinstance(state, Mapping):
+            if not state:
+                raise ValueError("load_state_dict needs a state, got an empty list")
+            state = state[0]
+        # What a sampler or dataset says of itself need not be of plain types.
+        plain = check_state({key: value for key, value in state.items() if key != "inner"}, "map")
+        self._check(plain)
+        place = Place(plain["row"], plain["epoch_step"], state.get("inner"))
+        self._seed = plain["seed"]
+        self._shuffle = plain["shuffle"]
+        self._at = _At(plain["epoch"], False, place, plain["step"], plain["position"])
+        self.iteration += 1
+
+    # Telling
+
+    def stats(self) -> dict[str, Any]:
+        """See `Driver.stats`."""
+        at = self._here()
+        worker_type, reason = self._chosen
+        return {
+            "step": at.step,
+            "epoch": at.epoch,
+            "position": at.position,
+            **self._counts,
+            "wait_seconds": self._waited,
+            "workers": self._workers,
+            "worker_type": worker_type,
+            "worker_reason": reason,
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """See `Driver.settings`."""
+        return dict(self._arguments.shown)
+
+    # Inside
+
+    def _ranks(self) -> tuple[int, int]:
+        # Looked up again, for a process group may have come or gone since.
+        return resolve_rank(self._arguments.rank, self._arguments.world_size)
+
+    def _sharing(self) -> Sharing:
+        rank, ranks = self._ranks()
+        arguments = self._arguments
+        batch = arguments.global_batch or arguments.batch_size * ranks
+        check_divides(batch, ranks)
+        return Sharing(
+            batch=batch,
+            rank=rank,
+            ranks=ranks,
+            drop_last=arguments.drop_last,
+            allow_empty=arguments.allow_empty,
+            batched=arguments.batched,
+        )
+
+    def _here(self) -> _At:
+        """Where the run stands; an epoch of which nothing is left is over, if that can be known."""
+        at = self._at
+        if at.place.step and self._source.keys == "order" and self._source.left(at.place, self._sharing()) == 0:
+            return at.next_epoch()
+        return at
+
+    def _stream(self, at: _At, sharing: Sharing) -> Iterator[Any]:
+        return self._source.stream(at.place, sharing, self._seed if self._shuffle else None, at.epoch)
+
+    def _run(self, pool: "Pool[Any, tuple[Any, Place]]", stream: Iterator[Any]) -> Any:
+        first = self._at.place.step
+        epoch = self._at.epoch
+        return pool.run(
+            stream,
+            ahead=self._arguments.prefetch * self._workers,
+            label=lambda number: f"batch {first + number} of epoch {epoch}",
+        )
+
+    def _workers_for(self, stream: Iterator[Any]) -> "tuple[Pool[Any, tuple[Any, Place]], Iterator[Any]]":
+        """The pool, made for the first epoch."""
+        if self._pool is not None:
+            return self._pool, stream
+        pinned = self._arguments.pin_memory
+        if self._fetcher is None:
+            self._pool = Pool(_read_pinned if pinned else Reader.read, self._workers, init=self._arguments.init)
+            return self._pool, stream
+        self._pool = Pool(_Call(self._fetcher, pinned), self._workers, init=self._arguments.init)
+        return self._pool, stream
+
+    def _check(self, state: Mapping[str, Any]) -> None:
+        """Refuses a state of another run, naming the first difference."""
+        for key in ("shuffle", "keys", "size", "position", "epoch", "row", "epoch_step"):
+            if key not in state:
+                raise StateMismatch(f"state: key {key!r} is missing")
+        for key in ("position", "epoch", "row", "epoch_step"):
+            if type(state[key]) is not int or state[key] < 0:
+                raise StateMismatch(f"state: expected {key!r} to be a count, found {state[key]!r}")
+        size = self._source.size()
+        given = {"keys": self._source.keys, "size": size, "seed": self._given_seed, "shuffle": self._given_shuffle}
+        names = {"keys": "what says the keys", "size": "the dataset's length"}
+        for key, here in given.items():
+            if here is not None and state[key] is not None and state[key] != here:
+                raise StateMismatch(
+                    f"{names.get(key, key)} is {here!r} here, the state is of a run with {state[key]!r}"
+                )
+
+
+class _Call:
+    """What a worker thread does with a task."""
+
+    def __init__(self, fetch: Callable[[Any], Any], pinned: bool) -> None:
+        self._fetch = fetch
+        self._pinned = pinned
+
+    def __call__(self, task: Task) -> tuple[Any, Place]:
+        batch = self._fetch(task.keys)
+        return pin(batch) if self._pinned else batch, task.after
+
+
+def _read_pinned(reader: Reader) -> tuple[Any, Place]:
+    batch, place = reader.read()
+    return pin(batch), place
+
+
+class _Epoch(Iterator[Any]):
+    """One epoch, or the rest of one. `len()` is the number of batches left."""
+
+    def __init__(
+        self,
+        driver: MapDriver,
+        results: "OrderedResults[Any, tuple[Any, Place]]",
+        sharing: Sharing,
+        *,
+        resumed: bool,
+    ) -> None:
+        self._driver = driver
+        self._results = results
+        self._sharing = sharing
+        self._number = driver.iteration
+        self._resumed = resumed
+        self._done = False
+
+    def __next__(self) -> Any:
+        driver = self._current()
+        if self._done:
+            raise StopIteration
+        batch = driver.next(self._results, self._sharing)
+        if batch is END and self._resumed:
+            self._results = driver.again(self._sharing)
+            self._resumed = False
+            return self.__next__()
+        self._resumed = False
+        if batch is END:
+            self._done = True
+            self._results.close()
+            raise StopIteration
+        return batch
+
+    def __len__(self) -> int:
+        driver = self._current()
+        return 0 if self._done else driver.left(self._sharing)
+
+    def __iter__(self) -> "_Epoch":
+        return self
+
+    def _current(self) -> MapDriver:
+        if self._driver.iteration != self._number:
+            raise RuntimeError(
+                "this iterator is not the loader's latest: a newer one was made, or the loader was moved by "
+                "load_state_dict\nhint: iterate over the loader again"
+            )
+        return self._driver

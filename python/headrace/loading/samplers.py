@@ -1,0 +1,270 @@
+"""Which keys come next: streams of tasks for one rank, from any place in an epoch.
+
+A task is the keys of this rank's part of one step, and the place after that step. Streams are iterators whose
+`__next__` moves them in one statement, so that Ctrl-C in the middle of it loses nothing.
+"""
+
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple, cast
+
+from headrace import _core
+
+from .pool import add_note
+from .steps import epoch_steps, rank_rows, step_rows
+
+__all__ = [
+    "BatchSamplerStream",
+    "OrderStream",
+    "Place",
+    "SamplerStream",
+    "Sharing",
+    "Task",
+    "is_sharded",
+    "wants_integers",
+]
+
+
+class Place(NamedTuple):
+    """How far into an epoch: what comes next."""
+
+    row: int = 0
+    """Rows of all ranks given."""
+    step: int = 0
+    """Steps given."""
+    inner: Any = None
+    """What the sampler or dataset itself said, if it has a `state_dict`."""
+
+
+class Task(NamedTuple):
+    """What a worker gets."""
+
+    keys: Any
+    after: Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """How the rows of an epoch become batches of ranks.
+
+    Attributes:
+        batch: rows of all ranks in a step.
+        rank: whose part.
+        ranks: R.
+        drop_last: whether the rows after the last whole batch are left out.
+        allow_empty: whether a rank may have none in a step.
+        batched: False if a batch is one sample and its key no list.
+    """
+
+    batch: int
+    rank: int
+    ranks: int
+    drop_last: bool
+    allow_empty: bool
+    batched: bool
+
+    def steps(self, left: int) -> int:
+        """Steps that are left with these rows."""
+        if not self.batched and self.ranks > 1 and left % self.ranks and not self.drop_last:
+            raise ValueError(
+                f"{left} single samples cannot be shared out evenly among {self.ranks} ranks\n"
+                "hint: give a batch_size, whose last batch may hold fewer"
+            )
+        return epoch_steps(left, self.batch, self.ranks, self.drop_last, self.allow_empty)
+
+    def rows(self, left: int) -> int:
+        """Rows of all ranks in the next step."""
+        return step_rows(0, left, self.batch, self.ranks, self.drop_last, self.allow_empty)[1]
+
+    def share(self, begin: int, end: int) -> tuple[int, int]:
+        """The part of this rank."""
+        return rank_rows(begin, end, self.rank, self.ranks)
+
+
+class OrderStream(Iterator[Task]):
+    """Storage order, or an epoch's permutation.
+
+    Args:
+        size: M, the samples.
+        sharing: how they are shared out.
+        place: where to begin.
+        seed: of the permutation; None for storage order.
+        epoch: of the permutation.
+    """
+
+    def __init__(self, size: int, sharing: Sharing, place: Place, seed: int | None, epoch: int) -> None:
+        self._size = size
+        self._sharing = sharing
+        self._place = place
+        self._permutation = None if seed is None else _core.Permutation(size, seed=seed, epoch=epoch)
+
+    def __next__(self) -> Task:
+        row, step, _ = self._place
+        sharing = self._sharing
+        left = self._size - row
+        if left < 2 * sharing.batch:
+            if sharing.steps(left) == 0:
+                raise StopIteration
+            end = row + sharing.rows(left)
+        else:
+            end = row + sharing.batch
+        first, last = (row, end) if sharing.ranks == 1 else sharing.share(row, end)
+        if self._permutation is None:
+            keys = list(range(first, last))
+        else:
+            keys = memoryview(self._permutation.take(first, last)).tolist() if first < last else []
+        after = Place(end, step + 1)
+        task = Task(keys if sharing.batched else keys[0], after)
+        self._place = after
+        return task
+
+
+class _Drawn:
+    """An iterator over a sampler, and the state after what was drawn, if the sampler can say it."""
+
+    def __init__(self, sampler: Iterable[Any], name: str, place: Place, passed: int) -> None:
+        self._name = name
+        self._sampler = sampler
+        if place.inner is not None and hasattr(sampler, "load_state_dict"):
+            cast("Any", sampler).load_state_dict(place.inner)
+        self.iterator = _noted(lambda: iter(sampler), name, "beginning to iterate over")
+        if place.inner is None:
+            # Keys are passed over, samples are not read.
+            for _ in islice(self.iterator, passed):
+                pass
+        elif not hasattr(sampler, "load_state_dict"):
+            self.iterator.load_state_dict(place.inner)
+
+    def state(self) -> Any:
+        for stateful in (self._sampler, self.iterator):
+            if hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict"):
+                return cast("Any", stateful).state_dict()
+        return None
+
+    def draw(self, into: list[Any], count: int) -> bool:
+        """Draws keys up to a number of them; False if there are no more. What was drawn before an error is kept."""
+        try:
+            into.extend(islice(self.iterator, max(0, count - len(into))))
+        except Exception as error:
+            add_note(error, f"while drawing from {self._name}")
+            raise
+        return len(into) >= count
+
+
+class SamplerStream(Iterator[Task]):
+    """Keys from a sampler, gathered into batches.
+
+    Args:
+        sampler: what gives keys.
+        sharing: how they are shared out; of a sampler that is sharded already, as if there were one rank.
+        place: where to begin.
+        passed: keys of this sampler that were given before.
+        integers: whether keys must be integers.
+        rows: rows of all ranks that one key stands for: 1, or R for a sampler that is sharded.
+    """
+
+    def __init__(
+        self, sampler: Iterable[Any], sharing: Sharing, place: Place, passed: int, integers: bool, rows: int
+    ) -> None:
+        self._name = f"sampler {type(sampler).__name__}"
+        self._drawn = _Drawn(sampler, self._name, place, passed)
+        self._sharing = sharing
+        self._place = place
+        self._passed = passed
+        self._integers = integers
+        self._rows = rows
+        self._keys: list[Any] = []
+        self._state: tuple[int, Any] | None = None
+
+    def __next__(self) -> Task:
+        sharing, keys = self._sharing, self._keys
+        more = self._drawn.draw(keys, sharing.batch)
+        if len(keys) == sharing.batch:
+            # Before keys are drawn that a later step may need.
+            self._state = (sharing.batch, self._drawn.state())
+        left = len(keys)
+        if more and sharing.ranks > 1 and not sharing.drop_last:
+            # Whether what follows is enough for a step of its own. Twice a batch stands for more than that.
+            left = 2 * sharing.batch if self._drawn.draw(keys, sharing.batch + sharing.ranks) else len(keys)
+        if left == 0 or sharing.steps(left) == 0:
+            raise StopIteration
+        count = sharing.rows(left)
+        if self._state is None or self._state[0] != count:
+            self._state = (count, self._drawn.state())
+        first, last = sharing.share(0, count)
+        mine = keys[first:last]
+        if self._integers:
+            _check_integers(mine, self._name, self._passed + first)
+        after = Place(self._place.row + count * self._rows, self._place.step + 1, self._state[1])
+        task = Task(mine if sharing.batched else mine[0], after)
+        self._place, self._state, self._passed = after, None, self._passed + count
+        del keys[:count]
+        return task
+
+
+class BatchSamplerStream(Iterator[Task]):
+    """Lists of keys, each a step."""
+
+    def __init__(
+        self, sampler: Iterable[Any], sharing: Sharing, place: Place, passed: int, integers: bool, rows: int
+    ) -> None:
+        self._name = f"batch_sampler {type(sampler).__name__}"
+        self._drawn = _Drawn(sampler, self._name, place, passed)
+        self._sharing = sharing
+        self._place = place
+        self._integers = integers
+        self._rows = rows
+        self._next: list[Any] = []
+
+    def __next__(self) -> Task:
+        if not self._drawn.draw(self._next, 1):
+            raise StopIteration
+        keys = list(self._next[0])
+        place = self._place
+        if len(keys) < self._sharing.ranks and not self._sharing.allow_empty:
+            del self._next[:]
+            raise ValueError(
+                f"{self._name}: batch {place.step} has {len(keys)} keys for {self._sharing.ranks} ranks\n"
+                "hint: allow_empty=True lets ranks have none"
+            )
+        first, last = self._sharing.share(0, len(keys))
+        mine = keys[first:last]
+        if self._integers:
+            _check_integers(mine, self._name, first)
+        after = Place(place.row + len(keys) * self._rows, place.step + 1, self._drawn.state())
+        task = Task(mine, after)
+        self._place = after
+        del self._next[:]
+        return task
+
+
+def is_sharded(sampler: Any) -> bool:
+    """Whether a sampler gives one rank's keys alone, as PyTorch's DistributedSampler, or holds one that does."""
+    while sampler is not None:
+        if hasattr(sampler, "num_replicas") and hasattr(sampler, "rank"):
+            return True
+        sampler = getattr(sampler, "sampler", None)
+    return False
+
+
+def wants_integers(dataset: Any) -> bool:
+    """Whether other keys than integers mean nothing to a dataset."""
+    return isinstance(dataset, Sequence)
+
+
+def _check_integers(keys: list[Any], name: str, position: int) -> None:
+    for number, key in enumerate(keys):
+        try:
+            operator.index(key)
+        except TypeError:
+            raise TypeError(f"{name} gave {key!r} at position {position + number}, expected an integer") from None
+
+
+def _noted(call: Any, name: str, what: str) -> Any:
+    try:
+        return call()
+    except Exception as error:
+        add_note(error, f"while {what} {name}")
+        raise
