@@ -1,0 +1,106 @@
+"""Rows that litdata keeps as an Arrow table behind the (then empty) items of a chunk."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from headrace.errors import DataError
+from headrace.samples.source import Chunk
+
+__all__ = ["ArrowRows"]
+
+_FILE = b"ARROW1"
+
+
+class ArrowRows(Chunk):
+    """The rows of an Arrow IPC file or stream, decompressed in memory. Needs pyarrow.
+
+    Args:
+        data: the file or stream.
+        rows: how many there must be.
+        columns: what is wanted of a row, if not all.
+        known: columns of the dataset: one that the chunk lacks is None.
+        where: the chunk, for messages.
+
+    Raises:
+        DataError: if it is damaged.
+    """
+
+    def __init__(
+        self, data: bytes, *, rows: int, columns: tuple[str, ...] | None, known: Sequence[str], where: str
+    ) -> None:
+        arrow = _pyarrow()
+        try:
+            batches, names = _read(arrow, data, columns)
+        except (
+            arrow.ArrowException,
+            OSError,
+            ValueError,
+            TypeError,
+            KeyError,
+            MemoryError,
+            NotImplementedError,
+        ) as error:
+            raise DataError(f"{where}: expected rows in Arrow's layout: {error}") from None
+        if len({*names}) != len(names):
+            raise DataError(f"{where}: expected columns of different names, found {names}")
+        self._where = where
+        self._starts = [0]
+        for batch in batches:
+            self._starts.append(self._starts[-1] + batch.num_rows)
+        if self._starts[-1] != rows:
+            raise DataError(f"{where}: expected {rows} rows as the index says, found {self._starts[-1]}")
+        order = list(columns) if columns is not None else [*names, *(name for name in known if name not in names)]
+        there = {name: number for number, name in enumerate(names)}
+        self._batches = [
+            [(name, batch.column(there[name]) if name in there else None) for name in order] for batch in batches
+        ]
+        self.nbytes = max(len(data), sum(batch.get_total_buffer_size() for batch in batches))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        number = bisect_right(self._starts, row) - 1
+        row -= self._starts[number]
+        try:
+            return {name: None if column is None else column[row].as_py() for name, column in self._batches[number]}
+        except (ValueError, OverflowError, ImportError) as error:
+            raise DataError(f"{self._where}, row {row + self._starts[number]}: {error}") from None
+
+    def arrays(self, columns: Sequence[str]) -> Mapping[str, Any]:
+        """Whole columns, as lists."""
+        found: dict[str, list[Any]] = {name: [] for name in columns}
+        for number, batch in enumerate(self._batches):
+            size = self._starts[number + 1] - self._starts[number]
+            for name, column in batch:
+                if name in found:
+                    found[name] += [None] * size if column is None else column.to_pylist()
+        return found
+
+
+def _read(arrow: Any, data: bytes, columns: tuple[str, ...] | None) -> tuple[list[Any], list[str]]:
+    source = arrow.py_buffer(data)
+    make = arrow.ipc.open_file if data.startswith(_FILE) else arrow.ipc.open_stream
+    reader = make(source)
+    if columns is not None:
+        wanted = [number for number, name in enumerate(reader.schema.names) if name in columns]
+        # No fields to include means all of them.
+        if wanted:
+            reader = make(source, options=arrow.ipc.IpcReadOptions(included_fields=wanted))
+    table = reader.read_all()
+    # Lengths and offsets in the buffers are the file's own: nothing has looked at them yet.
+    table.validate(full=True)
+    return table.to_batches(), table.schema.names
+
+
+def _pyarrow() -> Any:
+    try:
+        arrow: Any = import_module("pyarrow")
+        import_module("pyarrow.ipc")
+    except ImportError as error:
+        raise ImportError(
+            "this dataset keeps its rows in Arrow's layout, which pyarrow reads\nhint: pip install pyarrow"
+        ) from error
+    return arrow
