@@ -5,6 +5,7 @@ Each iterator is an epoch of its own, but for the first one after a state was lo
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from headrace._ranks import resolve_rank
@@ -13,9 +14,11 @@ from headrace.state import ORDER, SCHEMA, check_state
 
 from .arguments import Arguments
 from .base import Driver
+from .choose import Choice, choose
 from .fetch import Fetcher, pin
 from .map_arguments import MapArguments, resolve
 from .pool import OrderedResults, Pool
+from .processes import THREADS_EACH, Processes
 from .samplers import Place, Sharing, Task
 from .schedule import check_divides
 from .streams import END, IterableSource, MapSource, Reader, Source
@@ -60,14 +63,14 @@ class MapDriver(Driver):
         if arguments.iterable:
             self._source = IterableSource(dataset, arguments.collate)
             self._workers = min(1, arguments.workers)
-            self._chosen = ("thread", "an iterable is read by one thread")
+            self._chosen = Choice("thread", "an iterable is read by one thread")
         else:
             self._source = MapSource(dataset, arguments.sampler, arguments.batch_sampler)
             self._fetcher = Fetcher(
                 dataset, arguments.collate, batched=arguments.batched, parallel=arguments.items_in_parallel
             )
             self._workers = arguments.workers
-            self._chosen = (arguments.worker_type, "as asked")
+            self._chosen = Choice(arguments.worker_type if arguments.workers else "thread", "as asked")
         self._counts = {"batches": 0, "samples": 0, "waits": 0}
         self._waited = 0.0
 
@@ -272,7 +275,8 @@ class MapDriver(Driver):
         epoch = self._at.epoch
         return pool.run(
             stream,
-            ahead=self._arguments.prefetch * self._workers,
+            # So many batches for each worker, besides those that are being made.
+            ahead=(self._arguments.prefetch + 1) * self._workers - pool.workers,
             label=lambda number: f"batch {first + number} of epoch {epoch}",
         )
 
@@ -281,10 +285,33 @@ class MapDriver(Driver):
         if self._pool is not None:
             return self._pool, stream
         pinned = self._arguments.pin_memory
+        init = self._arguments.init
         if self._fetcher is None:
-            self._pool = Pool(_read_pinned if pinned else Reader.read, self._workers, init=self._arguments.init)
+            self._pool = Pool(_read_pinned if pinned else Reader.read, self._workers, init=init)
             return self._pool, stream
-        self._pool = Pool(_Call(self._fetcher, pinned), self._workers, init=self._arguments.init)
+        fetcher, processes = self._fetcher, None
+        if self._chosen.worker_type == "auto":
+            # The batch that is measured is given later, like any other.
+            first = list(islice(stream, 1))
+            stream = chain(first, stream)
+            self._chosen = choose(fetcher, first[0].keys if first and self._arguments.batched else [], self._workers)
+            if self._chosen.worker_type == "process":
+                try:
+                    processes = Processes(fetcher, self._workers, init=init, seed=self._seed)
+                except Exception as error:
+                    self._chosen = Choice("thread", f"it cannot be pickled to processes: {error}")
+        elif self._chosen.worker_type == "process" and self._workers:
+            processes = Processes(fetcher, self._workers, init=init, seed=self._seed)
+        if processes is None:
+            self._pool = Pool(_Call(fetcher, pinned), self._workers, init=init)
+        else:
+            self._pool = Pool(
+                _Call(processes, pinned),
+                self._workers * THREADS_EACH,
+                init=processes.begin,
+                end=processes.end,
+                interrupt=processes.close,
+            )
         return self._pool, stream
 
     def _check(self, state: Mapping[str, Any]) -> None:

@@ -84,6 +84,8 @@ class Pool(Generic[Task, Result]):
         call: what is called with each task.
         workers: threads; with 0 tasks are called by the thread that asks for their results.
         init: called once in each thread with its number, before its first task.
+        end: called in each thread that began, with its number, when it ends.
+        interrupt: called when the pool is closed, to cut tasks short; it must not wait for anything.
         name: the threads are called ``name-0`` and so on.
     """
 
@@ -93,9 +95,13 @@ class Pool(Generic[Task, Result]):
         workers: int,
         *,
         init: Callable[[int], object] | None = None,
+        end: Callable[[int], object] | None = None,
+        interrupt: Callable[[], object] | None = None,
         name: str = "headrace-worker",
     ) -> None:
         self.workers = workers
+        self._end = end
+        self._interrupt = interrupt
         self._call = call
         self._init = init
         self._name = name
@@ -137,6 +143,8 @@ class Pool(Generic[Task, Result]):
         if self._process == os.getpid():
             for _ in self._threads:
                 team.queue.put(None)
+            if self._threads and self._interrupt is not None:
+                self._interrupt()
 
     def __del__(self) -> None:
         # One whose arguments were refused has nothing to end.
@@ -160,7 +168,10 @@ class Pool(Generic[Task, Result]):
             while len(self._threads) < self.workers:
                 number = len(self._threads)
                 thread = threading.Thread(
-                    target=_work, args=(self._team, self._init, number), name=f"{self._name}-{number}", daemon=True
+                    target=_work,
+                    args=(self._team, self._init, self._end, number),
+                    name=f"{self._name}-{number}",
+                    daemon=True,
                 )
                 self._threads.append(thread)
                 thread.start()
@@ -372,7 +383,7 @@ def add_note(error: BaseException, note: str) -> None:
         return
 
 
-def _work(team: _Team, init: Callable[[int], object] | None, number: int) -> None:
+def _work(team: _Team, init: Callable[[int], object] | None, end: Callable[[int], object] | None, number: int) -> None:
     """The life of a thread."""
     clock = time.perf_counter
     failure = _begin(init, number)
@@ -407,6 +418,8 @@ def _work(team: _Team, init: Callable[[int], object] | None, number: int) -> Non
             run.wake.put(None)
         # Whatever the tasks hold may go while this thread waits.
         given = run = slots = slot = None
+    if end is not None:
+        end(number)
 
 
 def _begin(init: Callable[[int], object] | None, number: int) -> BaseException | None:

@@ -1,0 +1,249 @@
+"""Worker processes, for functions that hold the GIL: spawned, each fed by two threads of a `Pool`.
+
+A thread sends a list of keys and waits for the batch, outside the GIL. There are two for each process, so that the
+next list is there when it has made a batch. Order, limits, interrupts and ends are those of the pool.
+"""
+
+import contextlib
+import json
+import multiprocessing.connection
+import multiprocessing.spawn
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+from . import worker
+from .collate import registered
+from .pool import add_note
+from .wire import FAILED, MADE, Arena, decode
+
+__all__ = ["THREADS_EACH", "Processes"]
+
+THREADS_EACH = 2
+"""Threads of the pool for each process."""
+
+_END_SECONDS = 5.0
+"""How long an end that was signalled is waited for."""
+
+
+class Processes:
+    """Called with a list of keys, in a thread that `begin` was called in, it gives the batch.
+
+    Args:
+        fetch: makes a batch; pickled to each process.
+        count: processes.
+        init: called in each with its number, likewise pickled.
+        seed: of the random numbers there: process n gets seed + n.
+
+    Raises:
+        TypeError: if something cannot be pickled.
+    """
+
+    def __init__(
+        self, fetch: Callable[[Any], Any], count: int, *, init: Callable[[int], object] | None, seed: int
+    ) -> None:
+        try:
+            work = pickle.dumps((fetch, init, registered()), protocol=5)
+        except Exception as error:
+            add_note(
+                error,
+                "while pickling the dataset and functions for worker processes\n"
+                'hint: worker_type="thread" needs no pickling; functions must be defined at the top of a module',
+            )
+            raise
+        self._make = lambda: [_Channel(number, work, seed) for number in range(count)]
+        self._channels = self._make()
+        self._here = threading.local()
+        self._process = os.getpid()
+
+    def __call__(self, keys: Any) -> Any:
+        """The batch of a list of keys."""
+        channel, arena = self._here.place
+        return channel.call(arena, keys)
+
+    def begin(self, number: int) -> None:
+        """Called in each thread of the pool, first."""
+        if self._process != os.getpid():
+            # A forked child: the processes are its parent's.
+            for channel in self._channels:
+                channel.forget()
+            self._process, self._channels = os.getpid(), self._make()
+        channel = self._channels[number // THREADS_EACH]
+        self._here.place = (channel, number % THREADS_EACH)
+        channel.start()
+
+    def end(self, number: int) -> None:
+        """Called in each thread of the pool, last."""
+        self._channels[number // THREADS_EACH].reap()
+
+    def close(self) -> None:
+        """Ends the processes, whatever they do. Waits for nothing and takes no lock."""
+        for channel in self._channels:
+            channel.close()
+
+    def pids(self) -> list[int]:
+        """Those that run."""
+        return [pid for channel in self._channels if (pid := channel.pid) is not None]
+
+
+class _Link:
+    """A process and the connection to it."""
+
+    def __init__(self, number: int, work: bytes, seed: int, arenas: list[Arena]) -> None:
+        if worker.preparing:
+            raise RuntimeError(
+                "worker processes import the main module, which starts worker processes again\n"
+                'hint: put what the script does below `if __name__ == "__main__":`'
+            )
+        ours, theirs = socket.socketpair()
+        fds = [arena.fd for arena in arenas]
+        code = (
+            "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
+            f"from headrace.loading.worker import main; main({theirs.fileno()}, {fds}, {os.getpid()})"
+        )
+        flags: list[str] = cast("Any", subprocess)._args_from_interpreter_flags()
+        with theirs:
+            # A process group of its own: Ctrl-C in a terminal is for the parent, which also is quick to be seen.
+            self.process = subprocess.Popen(
+                [sys.executable, *flags, "-c", code, json.dumps(sys.path)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), *fds),
+                process_group=0,
+            )
+        self.connection = multiprocessing.connection.Connection(ours.detach())
+        self.dead = False
+        preparation = multiprocessing.spawn.get_preparation_data(f"headrace-worker-{number}")
+        # One that is pickled otherwise than by multiprocessing must be plain bytes.
+        preparation["authkey"] = bytes(preparation["authkey"])
+        try:
+            self.connection.send_bytes(pickle.dumps((preparation, number, seed)))
+            self.connection.send_bytes(work)
+        except OSError:
+            # It died already; whoever reads from it finds out.
+            return
+
+    def outcome(self) -> str:
+        """How the process ended."""
+        try:
+            status = self.process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "closed its connection"
+        if status >= 0:
+            return f"ended with exit status {status}"
+        name = signal.Signals(-status).name
+        return f"was killed by {name}" + (
+            "\nhint: the kernel kills processes when memory runs out" if name == "SIGKILL" else ""
+        )
+
+
+class _Channel:
+    """The place of a process: another one takes it when one died."""
+
+    def __init__(self, number: int, work: bytes, seed: int) -> None:
+        self._number = number
+        self._work = work
+        self._seed = seed
+        self._link: _Link | None = None
+        self._arenas: list[Arena] = []
+        self._closed = False
+        self._send = threading.Lock()
+        self._read = threading.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if there is one."""
+        link = self._link
+        return None if link is None or link.dead else link.process.pid
+
+    def start(self) -> None:
+        """Starts the process, unless it was."""
+        with self._send:
+            self._linked()
+
+    def call(self, arena: int, keys: Any) -> Any:
+        """Sends keys and waits for their batch. Of two threads the first to send is the first to read."""
+        message = pickle.dumps((arena, keys), protocol=5)
+        while True:
+            with self._send:
+                link = self._linked()
+                # If it died whoever reads first says so.
+                with contextlib.suppress(OSError):
+                    link.connection.send_bytes(message)
+                self._read.acquire()
+            try:
+                if link.dead:
+                    # It died of what came before, and had not begun with this.
+                    continue
+                reply = link.connection.recv_bytes()
+            except (EOFError, OSError):
+                link.dead = True
+                raise RuntimeError(
+                    f"worker process {self._number} (pid {link.process.pid}) {link.outcome()}\n"
+                    "this batch is lost; another process takes its place"
+                ) from None
+            finally:
+                self._read.release()
+            return self._value(reply, self._arenas[arena], link)
+
+    def close(self) -> None:
+        """See `Processes.close`."""
+        self._closed = True
+        link = self._link
+        if link is not None and not link.dead:
+            link.process.kill()
+
+    def reap(self) -> None:
+        """Waits for the end of a process that was killed, and gives back what it had."""
+        with self._send, self._read:
+            link, self._link = self._link, None
+            if link is not None:
+                link.process.kill()
+                link.outcome()
+                link.connection.close()
+            for arena in self._arenas:
+                arena.close()
+            self._arenas = []
+
+    def forget(self) -> None:
+        """Lets go of a process of the parent's, in a forked child."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.process.returncode = 0
+            link.connection.close()
+        for arena in self._arenas:
+            arena.close()
+
+    def _linked(self) -> _Link:
+        if self._closed:
+            raise RuntimeError("this loader was closed")
+        link = self._link
+        if link is None or link.dead:
+            if link is not None:
+                link.connection.close()
+            if not self._arenas:
+                self._arenas = [Arena.new() for _ in range(THREADS_EACH)]
+            link = self._link = _Link(self._number, self._work, self._seed, self._arenas)
+            if self._closed:
+                link.process.kill()
+        return link
+
+    def _value(self, reply: bytes, arena: Arena, link: _Link) -> Any:
+        try:
+            kind, value = decode(reply, arena)
+        except Exception as error:
+            add_note(error, f"while unpickling what worker process {self._number} made")
+            raise
+        if kind == MADE:
+            return value
+        where = f"in worker process {self._number} (pid {link.process.pid})"
+        if kind == FAILED:
+            error, text = value
+            add_note(error, f"{where}:\n{text.rstrip()}")
+            raise error
+        raise RuntimeError(f"{where}:\n{value.rstrip()}")
