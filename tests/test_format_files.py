@@ -1,5 +1,6 @@
 """Raw files: each comes whole, groups are what their names say, and nothing is read that was not asked for."""
 
+import doctest
 import os
 import pickle
 import threading
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from headrace._files import File, Store
 from headrace.errors import DataError
+from headrace.formats import files
 from headrace.formats.files import FilesSource
 
 
@@ -328,3 +330,9 @@ def test_a_hundred_thousand_files_open_in_seconds(group: Any) -> None:
     # Half a second on one quiet core.
     assert elapsed < 10
     assert len(pickle.dumps(source)) < 100 * 100_000
+
+
+def test_examples_run(tmp_path: Path) -> None:
+    write(tmp_path, ["cats/1.jpg", "cats/1.txt"])
+    store = Store([str(tmp_path)], {})
+    assert doctest.testmod(files, extraglobs={"store": store}) == (0, 2)

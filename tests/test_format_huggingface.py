@@ -1,5 +1,6 @@
 """Saved Hugging Face datasets and Arrow files: rows are what `datasets` and pyarrow give for the same files."""
 
+import doctest
 import io
 import json
 import os
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from headrace import _core
 from headrace._files import Store
 from headrace.errors import DataError, MissingError
+from headrace.formats import _features
 from headrace.formats._features import decoded_columns, feature_decoder, feature_text
 from headrace.formats.arrow import ArrowSource
 from headrace.formats.huggingface import HuggingFaceSource
@@ -386,6 +388,10 @@ def test_any_value_is_decoded_or_refused(feature: Any, value: Any) -> None:
         return
     if not decoded_columns({"a": feature}):
         assert row == {"a": stored}
+
+
+def test_examples_run() -> None:
+    assert doctest.testmod(_features) == (0, 3)
 
 
 # Arrow files

@@ -1,10 +1,12 @@
 """JSON Lines: what is read is what `json.loads` gives for each line, wherever files are cut and however lines end."""
 
+import doctest
 import gzip
 import json
 import math
 import os
 import pickle
+import tracemalloc
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -132,6 +134,7 @@ def test_blocks_tell_the_same_wherever_a_file_is_cut(data: bytes, cuts: list[int
 @example(data=b"")
 @example(data=BOM + b"\r\n")
 @example(data=b'{"a": 1}')
+@example(data='"\u2028\u0085"\n"\x7f"'.encode())
 def test_each_line_is_what_json_gives(tmp_path_factory: pytest.TempPathFactory, suffix: str, data: bytes) -> None:
     wanted = expected(data)
     if suffix == ".json" and len(wanted) == 1 and isinstance(wanted[0], list):
@@ -194,6 +197,40 @@ def test_columns_are_those_asked_for_in_that_order(tmp_path: Path) -> None:
     arrays = source.load(1).arrays(["b", "a"])
     assert list(arrays) == ["b", "a"]
     assert arrays["b"] == [[value] for value in arrays["a"]]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.usefixtures("small_spans")
+def test_the_schema_is_of_the_first_lines_however_they_lie(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "BYTES_FOR_SCHEMA", 16)
+    data = b"\n" * 100 + b'{"a": ' + b"1" * 200 + b'}\n{"b": 1}\n' + b'{"c": 1}\n' * 100
+    source = open_lines(write(tmp_path, {"a.jsonl" + suffix: data}))
+    assert source.schema["a"].startswith("int")
+    assert "c" not in source.schema
+    assert open_lines(write(tmp_path / "one", {"a.jsonl" + suffix: b'{"a": "' + b"x" * 99 + b'"}'})).schema == {
+        "a": "str"
+    }
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_counting_takes_bounded_memory(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_line_tables, "_THREADS", 3)
+    rng = np.random.default_rng(0)
+    part = b"".join(b'{"text": "' + rng.bytes(500).hex().encode() + b'"}\n' for _ in range(5000))
+    packed = {"": part, ".gz": gzip.compress(part, 1), ".zst": zstandard.compress(part, 1)}[suffix]
+    (tmp_path / f"a.jsonl{suffix}").write_bytes(packed * 5)
+    tracemalloc.start()
+    try:
+        source = open_lines(tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert source.sizes.sum() == 25_000
+    # A thread holds a block and what is found in it; one that decompresses, also what comes in.
+    assert peak < (16 << 20 if suffix else 24 << 20)
+    assert peak < len(part) * 5
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
@@ -366,3 +403,7 @@ def test_no_lines_are_no_samples(tmp_path: Path) -> None:
 )
 def test_types_of_the_first_lines_are_merged(values: list[Any], schema: dict[str, str]) -> None:
     assert merge_types(values) == schema
+
+
+def test_examples_run() -> None:
+    assert doctest.testmod(jsonl) == (0, 1)

@@ -8,7 +8,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -47,7 +47,7 @@ _Out = TypeVar("_Out")
 
 def codec_of(path: str) -> str | None:
     """How a file is compressed, by the end of its name."""
-    return _CODECS.get(_suffix(path))
+    return next((codec for suffix, codec in _CODECS.items() if path.lower().endswith(suffix)), None)
 
 
 def find_tables(
@@ -84,7 +84,7 @@ def find_tables(
 
 
 def pieces(store: Store, file: File, start: int, stop: int, size: int) -> Iterator[bytes]:
-    """The bytes of a range of a plain file, in pieces of `size`; or a whole compressed one, in pieces of any size."""
+    """A range of a plain file in pieces of `size`, or a compressed one whole in pieces of at most that."""
     codec = codec_of(file.path)
     if codec is None:
         for at in range(start, stop, size):
@@ -94,8 +94,9 @@ def pieces(store: Store, file: File, start: int, stop: int, size: int) -> Iterat
     for at in range(0, file.size, size):
         data = memoryview(store.read(file, at, min(at + size, file.size)))
         for part in range(0, len(data), _PIECE):
-            if made := decompressor.feed(data[part : part + _PIECE]):
-                yield made
+            made = decompressor.feed(data[part : part + _PIECE])
+            for begin in range(0, len(made), size):
+                yield made[begin : begin + size]
     decompressor.finish()
 
 
@@ -122,6 +123,7 @@ class _Counter:
         self._progress = progress
         self._lock = threading.Lock()
         self._done, self._total = 0, total
+        self._is_over = False
 
     def __enter__(self) -> "_Counter":
         # Two pools: those who wait for files and blocks must not take the threads that read them.
@@ -130,6 +132,8 @@ class _Counter:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # After a fault elsewhere, or Ctrl-C, nobody waits for what is left.
+        self._is_over = True
         self._inner.shutdown(cancel_futures=True)
         self.outer.shutdown(cancel_futures=True)
 
@@ -149,6 +153,8 @@ class _Counter:
         """The spans and the size of a file, read from its start to its end."""
         spans, head = Spans(), b""
         for data in pieces(self._store, file, 0, file.size, SPAN):
+            if self._is_over:
+                raise CancelledError
             if len(head) < SPAN:
                 head += data
             spans.add(look_through(data, is_start=spans.size == 0), len(data))
@@ -178,10 +184,6 @@ class _Counter:
             self._progress("counting lines (bytes)", self._done, self._total)
 
 
-def _suffix(path: str) -> str:
-    return "." + path.rpartition("/")[2].rpartition(".")[2].lower()
-
-
 def _refuse_array(uri: str, head: bytes, size: int, items: int) -> None:
     """Refuses a file that is one JSON array: that begins like one, and not with a line that is a list.
 
@@ -197,7 +199,7 @@ def _refuse_array(uri: str, head: bytes, size: int, items: int) -> None:
             is_line = isinstance(json.loads(line), list)
         except (ValueError, RecursionError):
             is_line = False
-    name = uri.lower().removesuffix(_suffix(uri)) if codec_of(uri) is not None else uri.lower()
+    name = uri.lower() if codec_of(uri) is None else uri.lower().rpartition(".")[0]
     if not is_line or (items == 1 and name.endswith(".json")):
         raise DataError(
             f"{uri}: expected JSON Lines (a value on each line), found one JSON array\n"

@@ -17,6 +17,8 @@ BOM = b"\xef\xbb\xbf"
 """May stand at the start of a file of UTF-8."""
 
 _NEWLINE = 10
+_BLOCK = 1 << 20
+"""Bytes that are compared at a time: what a processor's cache holds."""
 _BLANKS = b" \t\r"
 _IS_BLANK = np.zeros(256, np.bool_)
 _IS_BLANK[list(_BLANKS + b"\n")] = True
@@ -69,7 +71,7 @@ def find_lines(data: bytes | memoryview, *, is_start: bool = False) -> Lines:
         is_start: whether they are a file's first ones, where a byte order mark is no part of the line.
     """
     array = np.frombuffer(data, np.uint8)
-    ends = np.flatnonzero(array == _NEWLINE)
+    ends = _newlines(array)
     starts = np.concatenate(([0], ends + 1))
     if starts[-1] == len(array):
         starts = starts[:-1]
@@ -93,7 +95,7 @@ def look_through(data: bytes | memoryview, *, is_start: bool = False) -> Block:
         block = look_through(view[3:])
         return block._replace(stop=block.stop and block.stop + 3)
     array = np.frombuffer(view, np.uint8)
-    ends = np.flatnonzero(array == _NEWLINE)
+    ends = _newlines(array)
     if not len(ends):
         return Block(0, 0, 0, _has_text(view), False)
     items = len(ends) - 1 - int(np.count_nonzero(_blank(array, ends[:-1] + 1, ends[1:])))
@@ -143,6 +145,12 @@ def whole(spans: Iterable[Span], size: int) -> list[Span]:
     """A file's spans as one, or none if it has no item."""
     items = sum(span.items for span in spans)
     return [Span(0, size, 0, items)] if items else []
+
+
+def _newlines(array: npt.NDArray[np.uint8]) -> Ints:
+    """Where lines end: in blocks, so that what is compared does not take as much memory as the bytes."""
+    blocks = [np.flatnonzero(array[at : at + _BLOCK] == _NEWLINE) + at for at in range(0, len(array), _BLOCK)]
+    return np.concatenate(blocks) if blocks else np.zeros(0, np.int64)
 
 
 def _blank(array: npt.NDArray[np.uint8], starts: Ints, stops: Ints) -> npt.NDArray[np.bool_]:

@@ -79,7 +79,7 @@ class FilesSource(Source):
         Example:
             >>> source = FilesSource.open(store, group="stem")
             >>> source.load(0)[0]
-            {'key': 'cats/1', 'jpg': b'...', 'txt': b'a cat'}
+            {'key': 'cats/1', 'jpg': b'cats/1.jpg', 'txt': b'cats/1.txt'}
         """
         if group is not None and group != "stem" and not callable(group):
             raise ValueError(f'group must be None, "stem" or a function of a path, got {group!r}')

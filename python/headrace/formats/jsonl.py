@@ -17,7 +17,7 @@ from headrace.errors import DataError
 from headrace.samples.source import Chunk, Source, digest
 
 from ._line_tables import Progress, codec_of, find_tables, pieces
-from ._lines import Lines, find_lines
+from ._lines import Lines, Spans, find_lines, look_through
 from ._tables import Table
 
 __all__ = ["JsonlSource"]
@@ -120,12 +120,15 @@ class JsonlSource(Source):
         if not len(self._spans):
             return {}
         file, start, stop, line, _ = self._span(0)
-        data = b""
+        parts: list[bytes] = []
+        spans = Spans()
         for piece in pieces(self._store, file, start, stop, BYTES_FOR_SCHEMA):
-            data += piece
-            if len(data) >= BYTES_FOR_SCHEMA and b"\n" in data.strip():
-                data = data[: data.rindex(b"\n")]
+            parts.append(piece)
+            spans.add(look_through(piece, is_start=start + spans.size == 0), len(piece))
+            if spans.spans and spans.size >= BYTES_FOR_SCHEMA:
                 break
+        # Without the line that goes on, unless it is the last one.
+        data = b"".join(parts)[: None if start + spans.size == stop else spans.spans[-1].stop]
         uri = self._store.uri(file.path)
         lines = Lines(*(part[:LINES_FOR_SCHEMA] for part in find_lines(data, is_start=start == 0)))
         chunk = JsonlChunk(MemoryBlob(data, uri), 0, lines, uri, line, None)
