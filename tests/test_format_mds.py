@@ -1,6 +1,6 @@
 """MDS: what MosaicML Streaming writes is read as it reads it; what is damaged is refused, with its place."""
 
-import json
+import doctest
 import os
 import pickle
 import shutil
@@ -14,7 +14,7 @@ import pytest
 import mds_files as mds
 from headrace._files import Store
 from headrace.errors import DataError, MissingError
-from headrace.formats.mds import MdsSource, is_mds
+from headrace.formats.mds import MdsSource, index, is_mds
 from mds_files import COLUMNS, one, opened, rows, samples, wanted
 from plain_values import plain
 
@@ -244,5 +244,5 @@ def test_a_compressed_shard_that_is_damaged(written: tuple[Path, dict[str, Any]]
 
 
 def test_what_an_mds_index_is() -> None:
-    assert is_mds({"version": 2, "shards": []})
-    assert not is_mds(json.loads('{"chunks": [], "config": {}}'))
+    assert doctest.testmod(index) == (0, 1)
+    assert not is_mds({"shards": None})

@@ -1,5 +1,6 @@
 """Tables in the cache: built once, whole or not at all, and built anew when damaged."""
 
+import doctest
 import os
 import pickle
 import subprocess
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import DataError
+from headrace.formats import _tables
 from headrace.formats._tables import cached
 
 
@@ -121,3 +123,7 @@ def test_processes_may_build_the_same_table_at_once(tmp_path: Path) -> None:
     jobs = [subprocess.Popen([sys.executable, "-c", code, os.fspath(tmp_path)]) for _ in range(3)]
     assert [job.wait(60) for job in jobs] == [0, 0, 0]
     assert len(list((tmp_path / "tables").iterdir())) == 20
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    assert doctest.testmod(_tables, extraglobs={"folder": tmp_path}) == (0, 3)

@@ -62,11 +62,6 @@ class MdsSource(Source):
         Raises:
             DataError: if the index is damaged, or a file has another size than it says.
             MissingError: if there is no index, or a shard is missing.
-
-        Example:
-            >>> source = MdsSource.open(Store([folder], {}))
-            >>> source.load(0)[0]
-            {'label': 3, 'text': 'a'}
         """
         try:
             file = next((file for file in store.files if file.path == _INDEX), None) or store.head(_INDEX)
