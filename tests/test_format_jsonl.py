@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from headrace._files import Store
 from headrace.errors import DataError
 from headrace.formats import _line_tables, jsonl
+from headrace.formats._line_tables import codec_of
 from headrace.formats._lines import Spans, find_lines, look_through
 from headrace.formats.jsonl import JsonlSource, merge_types
 
@@ -407,3 +408,17 @@ def test_types_of_the_first_lines_are_merged(values: list[Any], schema: dict[str
 
 def test_examples_run() -> None:
     assert doctest.testmod(jsonl) == (0, 1)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "a.jsonl.zst"])
+@given(data=st.binary(max_size=60) | st.text(st.sampled_from('[]{}",:1 \n\r\\u'), max_size=40).map(str.encode))
+def test_any_bytes_are_samples_or_refused(tmp_path_factory: pytest.TempPathFactory, name: str, data: bytes) -> None:
+    folder = tmp_path_factory.mktemp("bytes")
+    (folder / name).write_bytes(data)
+    try:
+        found = samples(open_lines(folder))
+    except DataError as error:
+        assert name in str(error)  # noqa: PT017
+        return
+    if codec_of(name) is None:
+        assert list(map(repr, found)) == list(map(repr, expected(data)))
