@@ -80,7 +80,7 @@ class WebDatasetSource(Source):
                 others between, or an extension twice in a sample.
         """
         for file in files:
-            if file.path.endswith(_REFUSED):
+            if file.path.lower().endswith(_REFUSED):
                 raise DataError(
                     f"{store.uri(file.path)}: expected an archive as .tar, .tar.gz, .tgz or .tar.zst\n"
                     "Compress it with zstd or gzip instead, or not at all: then it is read in place."
@@ -277,7 +277,7 @@ def _extension(rest: bytes, member: Member, uri: str) -> str:
 
 
 def _codec(path: str) -> str | None:
-    return next((codec for suffix, codec in _CODECS.items() if path.endswith(suffix)), None)
+    return next((codec for suffix, codec in _CODECS.items() if path.lower().endswith(suffix)), None)
 
 
 def _joined(texts: Iterable[str] | Mapping[str, Any]) -> Any:
