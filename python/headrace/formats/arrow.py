@@ -1,13 +1,16 @@
 """Arrow IPC files and streams: a record batch is a chunk, its rows are the samples."""
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol, cast
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace import _core
 from headrace._files import File, Store
@@ -15,33 +18,48 @@ from headrace.errors import DataError
 from headrace.samples.source import Chunk, Source, digest
 
 from ._line_tables import Progress, in_order
+from ._tables import cached
 
 __all__ = ["ArrowChunk", "ArrowSource", "BatchSource", "Decode", "Footer", "read_footers"]
 
 _THREADS = 16
-"""Files whose footers are read at once."""
-_OPEN = 64
-"""Files that are kept open: what is known of their batches, no data."""
+"""Files whose layout is found at once."""
+_OPEN = 4096
+"""Files whose layout is kept: where their batches are, no data. To find it in a stream is to pass over all of it."""
+_MEANING = 1
+"""Of the table in the cache: raised when its arrays come to mean something else."""
 
 Decode = Callable[[dict[str, Any]], dict[str, Any]]
-Footer = tuple[list[tuple[str, str]], list[int]]
-"""A file's columns with their types, and the rows of each of its batches."""
+Ints = npt.NDArray[np.int64]
 
 
 class _Rows(Protocol):
     nbytes: int
 
     def __len__(self) -> int: ...
-    def row(self, row: int) -> dict[str, Any]: ...
+    def row(self, number: int) -> dict[str, Any]: ...
     def take(self, rows: list[int]) -> list[dict[str, Any]]: ...
     def arrays(self) -> Mapping[str, Any]: ...
 
 
 class _ArrowFile(Protocol):
-    schema: list[tuple[str, str]]
-    rows: list[int]
-
+    def schema(self) -> list[tuple[str, str]]: ...
+    def batch_rows(self) -> Any: ...
+    def batch_bytes(self) -> Any: ...
     def read(self, batch: int, columns: list[str]) -> _Rows: ...
+
+
+class Footer(NamedTuple):
+    """What is known of a file once it was opened."""
+
+    schema: list[tuple[str, str]]
+    """Columns and their types."""
+    rows: Ints
+    """Of each batch."""
+    stored: Ints
+    """Bytes of each batch."""
+    file: _ArrowFile | None
+    """The file, if it had to be opened to tell."""
 
 
 class BatchSource(Source):
@@ -52,19 +70,19 @@ class BatchSource(Source):
         self._files = list(files)
         self.url = store.url
         self.remote = store.is_remote
-        self.schema = dict(footers[0][0]) if footers else {}
+        self.schema = dict(footers[0].schema) if footers else {}
         self._names: tuple[str, ...] = tuple(self.schema)
-        _check_schemas(store, files, [schema for schema, _ in footers])
-        rows = [np.array(batches, np.int64) for _, batches in footers]
+        _check_schemas(store, files, [footer.schema for footer in footers])
         # Batches without rows are no chunks.
-        batches = [np.flatnonzero(each) for each in rows]
+        batches = [np.flatnonzero(footer.rows) for footer in footers]
         none = np.zeros(0, np.int64)
-        self._owner = np.repeat(np.arange(len(rows)), [len(each) for each in batches])
+        self._owner = np.repeat(np.arange(len(footers)), [len(each) for each in batches])
         self._batch = np.concatenate([none, *batches])
-        self.sizes = np.concatenate([none, *(each[each > 0] for each in rows)])
-        shares = [_shares(file, each) for file, each in zip(files, rows, strict=True)]
-        self.stored = np.concatenate([none, *(share[each > 0] for share, each in zip(shares, rows, strict=True))])
+        self.sizes = np.concatenate([none, *(footer.rows[footer.rows > 0] for footer in footers)])
+        self.stored = np.concatenate([none, *(footer.stored[footer.rows > 0] for footer in footers)])
         self._start()
+        opened = ((number, footer.file) for number, footer in enumerate(footers[:_OPEN]))
+        self._open.update({number: file for number, file in opened if file is not None})
 
     def load(self, chunk: int, columns: tuple[str, ...] | None = None) -> Chunk:
         """Reads the columns of a record batch."""
@@ -126,19 +144,22 @@ class ArrowSource(BatchSource):
     format = "arrow"
 
     @classmethod
-    def open(cls, store: Store, files: Sequence[File], *, progress: Progress) -> "ArrowSource":
-        """Reads footers, or the headers of a stream's messages.
+    def open(
+        cls, store: Store, files: Sequence[File], *, progress: Progress, cache_dir: Path | None = None
+    ) -> "ArrowSource":
+        """Reads footers, or passes over streams, unless the cache has what they tell.
 
         Args:
             store: where the files lie.
             files: those to read, in storage order.
             progress: called with a phase, files done and files in all.
+            cache_dir: where tables are kept, or None to keep none.
 
         Raises:
             DataError: if a file is damaged, or lacks a column of the first one.
             StoreError: if the store does not answer.
         """
-        return cls(store, files, read_footers(store, files, progress))
+        return cls(store, files, read_footers(store, files, progress, cache_dir))
 
 
 class ArrowChunk(Chunk):
@@ -198,19 +219,47 @@ class ArrowChunk(Chunk):
             raise DataError(f"{self._where(row)}: {error}") from error.__cause__
 
 
-def read_footers(store: Store, files: Sequence[File], progress: Progress) -> list[Footer]:
-    """The schema and the rows of each batch of each file."""
-    opened: list[Footer] = []
+def read_footers(
+    store: Store, files: Sequence[File], progress: Progress, cache_dir: Path | None = None
+) -> list[Footer]:
+    """The columns and batches of files, from a table in the cache or by opening each."""
+    found: list[Footer] = []
+
+    def build() -> dict[str, Any]:
+        found.extend(_open_all(store, files, progress))
+        schemas = json.dumps([footer.schema for footer in found]).encode()
+        return {
+            "schemas": np.frombuffer(schemas, np.uint8),
+            "batches": np.array([len(footer.rows) for footer in found], np.int64),
+            "rows": np.concatenate([np.zeros(0, np.int64), *(footer.rows for footer in found)]),
+            "stored": np.concatenate([np.zeros(0, np.int64), *(footer.stored for footer in found)]),
+        }
+
+    if cache_dir is None:
+        return _open_all(store, files, progress)
+    key = [_MEANING, store.url, [(file.path, file.size, file.version) for file in files]]
+    table = cached(cache_dir, "batches", key, build)
+    if found or not files:
+        return found
+    cuts = np.cumsum(table["batches"])[:-1]
+    schemas = [[(name, kind) for name, kind in schema] for schema in json.loads(table["schemas"].tobytes())]
+    parts = zip(schemas, np.split(table["rows"], cuts), np.split(table["stored"], cuts), strict=True)
+    return [Footer(schema, rows, stored, None) for schema, rows, stored in parts]
+
+
+def _open_all(store: Store, files: Sequence[File], progress: Progress) -> list[Footer]:
+    found: list[Footer] = []
 
     def look(file: File) -> Footer:
-        found = _open(store, file)
-        return list(found.schema), list(found.rows)
+        opened = _open(store, file)
+        rows, stored = (np.frombuffer(each, np.int64) for each in (opened.batch_rows(), opened.batch_bytes()))
+        return Footer(opened.schema(), rows, stored, opened)
 
     with ThreadPoolExecutor(min(_THREADS, max(len(files), 1)), "headrace-footers") as pool:
-        for found in in_order(pool, look, files):
-            opened.append(found)
-            progress("reading footers", len(opened), len(files))
-    return opened
+        for footer in in_order(pool, look, files):
+            found.append(footer if len(found) < _OPEN else footer._replace(file=None))
+            progress("reading footers", len(found), len(files))
+    return found
 
 
 def _open(store: Store, file: File) -> _ArrowFile:
@@ -228,9 +277,3 @@ def _check_schemas(store: Store, files: Sequence[File], schemas: Sequence[list[t
                     f"{store.uri(file.path)}: expected a column {name!r} of type {kind}, as in {files[0].path}, found "
                     f"{'one of ' + found[name] if name in found else 'none'}"
                 )
-
-
-def _shares(file: File, rows: "np.ndarray[Any, np.dtype[np.int64]]") -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """A file's bytes, shared among its batches by their rows."""
-    ends = np.concatenate(([0], np.cumsum(rows)))
-    return np.diff(file.size * ends // max(int(ends[-1]), 1)).astype(np.int64)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 from headrace._files import File, Store, inside
@@ -35,12 +36,15 @@ class HuggingFaceSource(BatchSource):
         self._start()
 
     @classmethod
-    def open(cls, store: Store, *, progress: Progress, decode: bool = True) -> "HuggingFaceSource":
+    def open(
+        cls, store: Store, *, progress: Progress, cache_dir: Path | None = None, decode: bool = True
+    ) -> "HuggingFaceSource":
         """Reads what the folder says of itself, and footers.
 
         Args:
             store: the folder; which of its files hold data stands in ``state.json``.
             progress: called with a phase, files done and files in all.
+            cache_dir: where tables are kept, or None to keep none.
             decode: False leaves images, sound and JSON as they are stored.
 
         Raises:
@@ -55,7 +59,7 @@ class HuggingFaceSource(BatchSource):
         info = _read(store, listed, INFO)
         features = _features(store.uri(INFO), info)
         data = _data_files(store, listed, state)
-        source = cls(store, data, read_footers(store, data, progress))
+        source = cls(store, data, read_footers(store, data, progress, cache_dir))
         columns = _columns(store.uri(STATE), state, tuple(source.schema))
         try:
             source._set_features(features, columns, decode)
