@@ -4,6 +4,7 @@ import doctest
 import os
 import pickle
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -175,6 +176,30 @@ def test_only_wanted_columns_are_decoded(tmp_path: Path) -> None:
         DataError, match=r"shard\.00000\.mds, chunk 0, row 0: column 'b' \(png\): expected an image file"
     ):
         samples(source, ("c", "b"))
+
+
+def test_of_large_samples_only_wanted_columns_are_read(tmp_path: Path) -> None:
+    columns = {"a": "str", "image": "bytes", "label": "int", "z": "json"}
+    cells = [
+        {"a": b"x" * at, "image": bytes(at * 50_000), "label": struct.pack("<q", at), "z": b"%d" % at}
+        for at in range(4)
+    ]
+    chunk: Any = opened(mds.write(tmp_path, [(columns, cells)])).load(0, ("z", "label", "a"))
+    read, ranges = chunk._read, list[int]()
+
+    def counted(start: int, stop: int) -> bytes:
+        ranges.append(stop - start)
+        return read(start, stop)
+
+    chunk._read = counted
+    assert chunk.take(range(4)) == [{"z": at, "label": at, "a": "x" * at} for at in range(4)]
+    assert ranges == [21, 50_022, 12, 2, 8, 1, 12, 3, 8, 1]
+    path = tmp_path / "shard.00000.mds"
+    path.write_bytes(path.read_bytes()[:-1] + b"{")
+    source = opened(tmp_path)
+    with pytest.raises(DataError, match=r"chunk 0, row 3: column 'z' \(json\): "):
+        source.load(0, ("z",))[3]
+    assert source.load(0, ("label",))[3] == {"label": 3}
 
 
 def test_shards_with_other_columns(tmp_path: Path) -> None:

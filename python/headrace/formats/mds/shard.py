@@ -26,6 +26,8 @@ __all__ = ["LineChunk", "MdsChunk", "SeparatedChunk"]
 _FAULTS = (ValueError, ArithmeticError, LookupError, RecursionError, struct.error)
 """What decoders raise for bytes that are no such value (decimal's errors are ArithmeticErrors)."""
 
+_LARGE = 64 << 10
+"""Bytes from which on a sample's head is read first, and then only the columns that are wanted."""
 _TEXT = {"str": str, "int": int, "float": float}
 
 
@@ -45,14 +47,17 @@ class _ShardChunk(Chunk):
 
     def __getitem__(self, row: int) -> Any:
         offset = self._offsets.item
-        data = self._read(offset(row), offset(row + 1))
+        start, stop = offset(row), offset(row + 1)
         try:
-            return self._decode(data)
+            return self._sample(start, stop)
         except _FAULTS as error:
             if isinstance(error, DataError):
                 raise
             place = Place(self._uri, self._number, row)
-            raise DataError(f"{place}: {self._explain(data)}{error}") from error
+            raise DataError(f"{place}: {self._explain(self._read(start, stop))}{error}") from error
+
+    def _sample(self, start: int, stop: int) -> Any:
+        return self._decode(self._read(start, stop))
 
     @abstractmethod
     def _decode(self, data: bytes) -> Any:
@@ -85,9 +90,24 @@ class MdsChunk(_ShardChunk):
         self._head = struct.Struct(f"<{varying}I")
         self._least = self._head.size + sum(size or 0 for size in layout.sizes)
         self._template: dict[str, Any] = {} if columns is None else dict.fromkeys(columns)
+        # Whether parts of large samples are passed over: those of a file that is read in place.
+        self._is_partial = len(wanted) < len(layout.names) and not data.nbytes
+
+    def _sample(self, start: int, stop: int) -> Any:
+        if not self._is_partial or stop - start < _LARGE:
+            return self._decode(self._read(start, stop))
+        at = start + self._head.size
+        varying = iter(self._sizes(self._read(start, min(at, stop)), stop - start))
+        sample = self._template.copy()
+        for name, size, decode in self._plan:
+            end = at + (next(varying) if size is None else size)
+            if decode is not None:
+                sample[name] = decode(self._read(at, end))
+            at = end
+        return sample
 
     def _decode(self, data: bytes) -> dict[str, Any]:
-        sizes = self._sizes(data)
+        sizes = self._sizes(data, len(data))
         at = self._head.size
         sample = self._template.copy()
         varying = iter(sizes)
@@ -98,17 +118,18 @@ class MdsChunk(_ShardChunk):
             at = stop
         return sample
 
-    def _sizes(self, data: bytes) -> tuple[int, ...]:
-        if len(data) < self._least:
-            raise ValueError(f"expected a sample of at least {self._least} bytes, found {len(data)}")
+    def _sizes(self, data: bytes, length: int) -> tuple[int, ...]:
+        """The sizes that a sample of this length begins with."""
+        if length < self._least:
+            raise ValueError(f"expected a sample of at least {self._least} bytes, found {length}")
         sizes: tuple[int, ...] = self._head.unpack_from(data)
-        if self._least + sum(sizes) != len(data):
-            raise ValueError(f"expected a sample of {self._least + sum(sizes)} bytes by its head, found {len(data)}")
+        if self._least + sum(sizes) != length:
+            raise ValueError(f"expected a sample of {self._least + sum(sizes)} bytes by its head, found {length}")
         return sizes
 
     def _explain(self, data: bytes) -> str:
         try:
-            varying = iter(self._sizes(data))
+            varying = iter(self._sizes(data, len(data)))
         except ValueError:
             return ""
         at = self._head.size
