@@ -11,8 +11,8 @@ Importing this starts no thread and needs nothing but NumPy.
 """
 
 from . import _core
-from .batch import Batch, Source
 from ._base import Dataset
+from .batch import Batch, Source
 from .dataset import PackedDataset, Schema, TableDataset
 from .errors import BudgetError, DataError, HeadraceError, MissingError, StateMismatch, StoreError
 from .loader import DataLoader

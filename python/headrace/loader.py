@@ -9,10 +9,7 @@ from .batch import Source
 from .dataset import PackedDataset
 from .loading.arguments import UNSET, Arguments
 from .loading.base import Driver
-try:
-    from .loading.mapstyle import MapDriver
-except ImportError:  # TEMPORARY
-    MapDriver = None  # type: ignore
+from .loading.mapstyle import MapDriver
 from .loading.packed import PackedDriver
 from .loading.samples import SampleDriver
 from .samples.dataset import SampleDataset

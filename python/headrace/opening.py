@@ -19,10 +19,7 @@ from .formats.huggingface import HuggingFaceSource
 from .formats.jsonl import JsonlSource
 from .formats.litdata import Decryption, LitDataSource
 from .formats.mds import MdsSource
-try:
-    from .formats.webdataset import WebDatasetSource
-except ImportError:  # TEMPORARY
-    WebDatasetSource = None  # type: ignore
+from .formats.webdataset import WebDatasetSource
 from .samples.cache import ChunkCache
 from .samples.dataset import SampleDataset, concat
 from .samples.pipeline import Origin, Pipeline

@@ -84,7 +84,9 @@ def storage_options(pairs: Iterable[str] | None) -> dict[str, str]:
 
 def open_dataset(urls: list[str], pairs: Iterable[str] | None, *, index: str = "auto") -> headrace.TableDataset:
     """Opens what was named."""
-    return headrace.open(urls, storage_options=storage_options(pairs), index=index)
+    dataset = headrace.open(urls, format="parquet", storage_options=storage_options(pairs), index=index)
+    assert isinstance(dataset, headrace.TableDataset)
+    return dataset
 
 
 def core_of(dataset: headrace.TableDataset) -> _core.Index:

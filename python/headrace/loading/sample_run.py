@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -98,9 +99,31 @@ class Run:
         return dict(self.fixed) | {
             "step": position.step,
             "position": position.row,
-            "history": [list(segment) for segment in position.segments if segment[0] <= position.step],
+            "history": [list(segment) for segment in self._history(position)],
             "skipped": [list(part) for part in position.skipped],
         }
+
+    def _history(self, position: Position) -> list[Segment]:
+        """The segments up to a position, and where its epoch begins: other ranks could not tell its first step."""
+        past = self.needed([segment for segment in position.segments if segment[0] <= position.step])
+        epoch = position.row // self.size
+        first = self.first_step(self.before(position, epoch), epoch)
+        batch = max(segment for segment in past if segment[0] <= first)[2]
+        return sorted({segment[0]: segment for segment in [*past, (first, epoch * self.size, batch)]}.values())
+
+    def needed(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Segments without those that say what follows from the ones before them."""
+        kept: list[Segment] = []
+        for segment in segments:
+            if not kept or kept[-1][2] != segment[2] or not self._leads(kept[-1], segment):
+                kept.append(segment)
+        return kept
+
+    def _leads(self, segment: Segment, other: Segment) -> bool:
+        try:
+            return self._row(segment, other[0]) == other[1]
+        except ValueError:  # with too few samples left for the ranks of now
+            return False
 
     # Which samples
 
@@ -137,7 +160,10 @@ class Run:
 
     def row_of(self, position: Position, step: int) -> int:
         """The first row of a step."""
-        first, row, batch = position.segment(step)
+        return self._row(position.segment(step), step)
+
+    def _row(self, segment: Segment, step: int) -> int:
+        first, row, batch = segment
         ahead = step - first
         here = self.steps_in(row, batch)
         if ahead < here:
@@ -208,14 +234,14 @@ def start(
 
     Raises:
         ValueError: if something is missing, or does not fit the data or the number of ranks.
-        StateMismatch: if an argument contradicts the state.
+        StateMismatch: if an argument contradicts the state, or the data is other than the state's.
     """
     schedule = given.schedule
     if given.batch_size is not None:
         schedule = {0: given.batch_size * world_size}
     if schedule is None and state is None:
         raise ValueError("a batch size is missing: give batch_size= or global_batch_size=, or load a state")
-    past: list[Segment] = [] if state is None else [tuple(segment) for segment in state["history"]]
+    past = [] if state is None else _past(state)
     for batch in (schedule or {0: past[-1][2]}).values():
         check_divides(batch, world_size)
     largest = max((schedule or {0: past[-1][2]}).values())
@@ -249,6 +275,8 @@ def start(
     }
     order = make_order(pipeline, kind, seed, lanes, window)
     run = Run(pipeline, order, kind, seed, shuffle, world_size, rank, given.drop_last, given.allow_empty, fixed)
+    if state is not None:
+        check_same_data(run, state)
     return run, _position(run, schedule, past, state)
 
 
@@ -291,16 +319,36 @@ def _position(
         batch = past[-1][2]
     else:
         batch = schedule[max(begin for begin in schedule if begin <= step)]
-    # What lies ahead depends on ranks and drop_last, which may be others now: it is counted from here.
-    kept = tuple(segment for segment in past if segment[0] < step)
-    position = Position(step, row, (*kept, (step, row, batch)), skipped)
     run.check_enough(batch)
+    # What lies ahead depends on ranks and drop_last, which may be others now: where it does, it is counted from here.
+    kept = [segment for segment in past if segment[0] < step]
+    position = Position(step, row, tuple(run.needed([*kept, (step, row, batch)])), skipped)
     for begin, batch in sorted((schedule or {}).items()):
         if begin > step:
             run.check_enough(batch)
             position = run.with_batch(position, begin, batch)
     # At the row of its step: if no step is left in the epoch, that is the next one's first.
     return run.at(position, position.passed_over(step))
+
+
+def _past(state: Mapping[str, Any]) -> list[Segment]:
+    """The history of a state.
+
+    Raises:
+        StateMismatch: if it cannot be one that leads to the state's position.
+    """
+    past: list[Segment] = [(step, row, batch) for step, row, batch in state["history"]]
+    ordered = all(one[0] < other[0] and one[1] <= other[1] for one, other in pairwise(past))
+    if not past or past[0][:2] != (0, 0) or not ordered or min(batch for *_, batch in past) < 1:
+        raise StateMismatch(f"state: expected a history from step 0 on, found {state['history'][:8]}")
+    # The last entry is of the epoch that the position is in, so that no number of ranks plays a part.
+    step, row, batch = past[-1]
+    if row + (state["step"] - step) * batch != state["position"] or step > state["step"]:
+        raise StateMismatch(
+            f"state: its history ends with {list(past[-1])}, which does not lead to step {state['step']} at position "
+            f"{state['position']}"
+        )
+    return past
 
 
 def _source(origin: Origin) -> dict[str, Any]:

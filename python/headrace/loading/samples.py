@@ -2,12 +2,10 @@
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, SupportsIndex
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Literal, SupportsIndex
 
 from headrace._ranks import default_workers, resolve_rank
 from headrace._units import as_int, parse_bytes
@@ -15,20 +13,21 @@ from headrace.errors import StoreError
 from headrace.samples.batch import SampleBatch
 from headrace.samples.cache import ChunkCache
 from headrace.samples.dataset import SampleDataset
-from headrace.samples.pipeline import Fetched, OnError, Pipeline, Skip
+from headrace.samples.pipeline import OnError, Skip
 from headrace.state import MAX_LANES, State, check_state
 
 from . import sample_run as runs
 from .arguments import UNSET, Arguments, optional_int
 from .base import END, EpochDriver
-from .collate import default_collate
+from .choose import Choice, choose
+from .fetch import pin
+from .make import Made, Maker, Task
 from .pool import OrderedResults, Pool
 from .prefetch import Prefetcher
+from .processes import THREADS_EACH, Processes
 from .schedule import check_divides, check_schedule, pass_over
 
 __all__ = ["SampleDriver"]
-
-_Ints = npt.NDArray[np.int64]
 
 _PREFETCH = 2
 """Batches ahead for each worker by default, as PyTorch has it."""
@@ -37,46 +36,6 @@ _LISTED = 100
 """Samples that were skipped of which `stats` tells the place."""
 
 _MEANINGLESS = ("sampler", "batch_sampler", "generator", "remainder")
-
-
-class Task(NamedTuple):
-    """A batch to be made."""
-
-    step: int
-    epoch: int
-    rows: _Ints
-    """Rows of this rank."""
-    positions: _Ints
-    """The samples that stand there."""
-
-
-class Made(NamedTuple):
-    """A batch."""
-
-    task: Task
-    fetched: Fetched
-    batch: Any
-    """`END` if no sample is left and nobody wants an empty batch."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Maker:
-    """Makes batches; pickles to worker processes."""
-
-    pipeline: Pipeline
-    seed: int
-    collate: Callable[[list[Any]], Any]
-    on_error: OnError
-    allow_empty: bool
-    cache: ChunkCache
-
-    def __call__(self, task: Task) -> Made:
-        """Reads the samples and collates them."""
-        fetched = self.pipeline.fetch(
-            task.positions, self.cache, seed=self.seed, epoch=task.epoch, on_error=self.on_error
-        )
-        batch = self.collate(fetched.samples) if fetched.samples or self.allow_empty else END
-        return Made(task, fetched, batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +49,15 @@ class Resources:
     collate: Callable[[list[Any]], Any] | None
     init: Callable[[int], object] | None
     on_error: OnError
+    pin_memory: bool
+    parallel: int
+    """Samples of one batch that are made at the same time."""
+    worker_type: Literal["thread", "process", "auto"]
+
+    @property
+    def choice(self) -> Choice:
+        """The kind of workers that was asked for."""
+        return Choice(self.worker_type, "asked for")
 
 
 class SampleDriver(EpochDriver):
@@ -113,8 +81,7 @@ class SampleDriver(EpochDriver):
         self._resolved: tuple[runs.Run, runs.Position] | None = None
         self._moved = False
         """Whether the run stands elsewhere than `given` and the loaded state say."""
-        self._cache = ChunkCache(resources.memory)
-        self._pool: Pool[Task, Made] | None = None
+        self._workers: Workers | None = None
         self._feed: _Feed | None = None
         # Reentrant: an interrupt between taking it and the next line must not lock this thread out.
         self._busy = threading.RLock()
@@ -151,6 +118,9 @@ class SampleDriver(EpochDriver):
             collate=arguments.collate_fn,
             init=arguments.worker_init_fn,
             on_error=arguments.on_error,
+            pin_memory=bool(arguments.pin_memory),
+            parallel=as_int(arguments.items_in_parallel, "items_in_parallel", least=1, most=1024),
+            worker_type=arguments.worker_type,
         )
         resolve_rank(arguments.rank, arguments.world_size)
         driver = cls(dataset, given, resources, arguments.rank, arguments.world_size)
@@ -286,8 +256,8 @@ class SampleDriver(EpochDriver):
             "window": run.order.window,
             **self._counts,
             "skipped": [(skip.position, str(skip.place), skip.error) for skip in self._skips],
-            **self._cache.stats(),
-            "worker_type": "thread",
+            **(ChunkCache(0) if self._workers is None else self._workers.maker.cache).stats(),
+            **(self.resources.choice if self._workers is None else self._workers.choice)._asdict(),
             "bytes_read": read,
             "requests": requests,
             "retries": retries,
@@ -312,19 +282,25 @@ class SampleDriver(EpochDriver):
         while True:
             run, position = self.here()
             finished = self.given.epochs is not None and position.row >= self.given.epochs * run.size
-            if finished or position.row // run.size > epoch:
+            here = position.row // run.size
+            if self._feed is not None and self._feed.epoch != here:
+                self.close()
+            if finished or here > epoch:
                 return END
+            fresh = self._feed is None
             if self._feed is None:
-                self._feed = _Feed(run, position, self._cache, self._workers(run), self.resources)
+                if self._workers is None:
+                    self._workers = Workers(run, position, self.resources)
+                self._feed = _Feed(run, position, self._workers)
+            self._feed.check_process()
+            given = None
             try:
-                made = self._feed.next(position.step, self.resources.timeout)
-            except (TimeoutError, KeyboardInterrupt):
+                given = self._feed.next(self.resources.timeout)
+            except TimeoutError:
                 raise
             except StopIteration:
-                raise RuntimeError(
-                    f"expected the batch of step {position.step}, none was made; please report it"
-                ) from None
-            except StoreError:
+                pass
+            except (StoreError, KeyboardInterrupt):
                 # It may have been for a while only: the next call begins at this step again.
                 self.close()
                 raise
@@ -332,50 +308,43 @@ class SampleDriver(EpochDriver):
                 # It would fail again: the next call gives the step after it.
                 self._stand(run, run.after(position))
                 raise
+            if given is None or given[0].step != position.step:
+                if fresh:
+                    raise RuntimeError(f"the batch of step {position.step} was not made; please report it")
+                # Ctrl-C came between a batch and the note that it was given.
+                self.close()
+                continue
+            task, made = given
             after = self._stand(run, run.after(position))
-            self._count(made.fetched)
-            if made.batch is END:
+            self._count(made)
+            if not made.samples and not run.allow_empty:
                 if run.world_size == 1:
                     continue  # nothing is left of this step, and no other rank takes it
                 raise ValueError(
-                    f"step {made.task.step}: filters and skipped samples left nothing for rank {run.rank}, and every "
+                    f"step {task.step}: filters and skipped samples left nothing for rank {run.rank}, and every "
                     "rank must take the step\nhint: allow_empty=True, a larger batch, or where(...), which counts"
                 )
             if self.resources.collate is None and type(made.batch) is dict:
-                return self._wrapped(run, made, after)
+                return self._wrapped(run, task, made, after)
             return made.batch
 
-    def _wrapped(self, run: runs.Run, made: Made, after: runs.Position) -> SampleBatch:
-        task, kept = made.task, made.fetched.kept
+    def _wrapped(self, run: runs.Run, task: Task, made: Made, after: runs.Position) -> SampleBatch:
         return SampleBatch(
             made.batch,
             step=task.step,
             epoch=task.epoch,
-            rows=task.rows if kept is None else task.rows[kept],
-            positions=task.positions if kept is None else task.positions[kept],
+            rows=task.rows if made.kept is None else task.rows[made.kept],
+            positions=task.positions if made.kept is None else task.positions[made.kept],
             place=run.pipeline.place,
             state=lambda: run.state(after),
         )
 
-    def _workers(self, run: runs.Run) -> "Pool[Task, Made]":
-        if self._pool is None:
-            maker = Maker(
-                pipeline=run.pipeline,
-                seed=run.seed,
-                collate=self.resources.collate or default_collate,
-                on_error=self.resources.on_error,
-                allow_empty=run.allow_empty,
-                cache=self._cache,
-            )
-            self._pool = Pool(maker, self.resources.workers, init=self.resources.init)
-        return self._pool
-
-    def _count(self, fetched: Fetched) -> None:
+    def _count(self, made: Made) -> None:
         self._counts["batches"] += 1
-        self._counts["samples"] += len(fetched.samples)
-        self._counts["samples_dropped"] += fetched.dropped
-        self._counts["samples_skipped"] += len(fetched.skipped)
-        self._skips += fetched.skipped[: max(0, _LISTED - len(self._skips))]
+        self._counts["samples"] += made.samples
+        self._counts["samples_dropped"] += made.dropped
+        self._counts["samples_skipped"] += len(made.skipped)
+        self._skips += made.skipped[: max(0, _LISTED - len(self._skips))]
 
     def close(self) -> None:
         """See `Driver.close`; threads stay for the next iterator, what they have begun is left."""
@@ -397,42 +366,123 @@ class SampleDriver(EpochDriver):
         return position
 
 
+class Workers:
+    """Who makes the batches: threads of this process, or processes of their own.
+
+    Attributes:
+        maker: what makes them in threads; its cache is what chunks are read ahead into.
+        choice: threads or processes, and why.
+        pool: the threads that do it, or that wait for the processes.
+    """
+
+    def __init__(self, run: runs.Run, position: runs.Position, resources: Resources) -> None:
+        self.resources = resources
+        self.choice = resources.choice
+        count = resources.workers
+        self.maker = self._maker(run, resources.memory)
+        if resources.worker_type == "auto":
+            first = run.positions(run.rows_of_rank(position.row, position.batch, run.rank)).tolist()
+            self.choice = choose(self.maker.read, first, count)
+        if self.choice.worker_type == "process" and count:
+            # Each has chunks of its own.
+            maker = self._maker(run, max(1, resources.memory // count))
+            processes = Processes(maker, count, init=resources.init, seed=run.seed)
+            self.pool: Pool[Task, Made] = Pool(
+                _pinned(processes) if resources.pin_memory else processes,
+                count * THREADS_EACH,
+                init=processes.begin,
+                end=processes.end,
+                interrupt=processes.close,
+            )
+        else:
+            self.pool = Pool(_pinned(self.maker) if resources.pin_memory else self.maker, count, init=resources.init)
+
+    @property
+    def read_ahead(self) -> int:
+        """Threads that may read chunks ahead of use: none if processes read them."""
+        return 0 if self.choice.worker_type == "process" else self.resources.workers
+
+    @property
+    def ahead(self) -> int:
+        """Batches that may be ready or begun, besides one for each thread of the pool."""
+        return (self.resources.prefetch + 1) * max(1, self.resources.workers) - self.pool.workers
+
+    def _maker(self, run: runs.Run, memory: int) -> Maker:
+        resources = self.resources
+        return Maker(
+            run.pipeline,
+            seed=run.seed,
+            collate=resources.collate,
+            on_error=resources.on_error,
+            allow_empty=run.allow_empty,
+            parallel=resources.parallel,
+            memory=memory,
+        )
+
+
+def _pinned(make: Callable[[Task], Made]) -> Callable[[Task], Made]:
+    def pinned(task: Task) -> Made:
+        made = make(task)
+        return made._replace(batch=pin(made.batch))
+
+    return pinned
+
+
 class _Feed:
     """The batches of the rest of an epoch, made ahead of use; and the process that they are made in."""
 
-    def __init__(
-        self, run: runs.Run, position: runs.Position, cache: ChunkCache, pool: "Pool[Task, Made]", resources: Resources
-    ) -> None:
+    def __init__(self, run: runs.Run, position: runs.Position, workers: Workers) -> None:
         self._process = os.getpid()
-        self._ahead = Prefetcher(run.pipeline, cache, threads=resources.workers)
-        ahead = resources.prefetch * max(1, resources.workers)
-        self._results: OrderedResults[Task, Made] = pool.run(
-            self._tasks(run, position), ahead=ahead, label=lambda number: f"headrace: batch {number} of this iterator"
+        self.epoch = position.row // run.size
+        self._tasks: deque[Task] = deque()
+        """Those that were drawn and whose batches were not given."""
+        self._ahead = Prefetcher(run.pipeline, workers.maker.cache, threads=workers.read_ahead)
+        self._results: OrderedResults[Task, Made] = workers.pool.run(
+            self._draw(run, position), ahead=workers.ahead, label=lambda number: f"batch {number} of this iterator"
         )
 
-    def next(self, step: int, timeout: float | None) -> Made:
-        """The next batch, which must be that of `step`."""
+    def check_process(self) -> None:
+        """Refuses to go on in a forked child.
+
+        Raises:
+            RuntimeError: if this is not the process that the feed was made in.
+        """
         if os.getpid() != self._process:
             raise RuntimeError(
                 "this loader was started in another process: files and connections that it uses were not made for two\n"
                 "hint: make the loader in the process that uses it, or start processes with the 'spawn' method"
             )
-        made = self._results.next(timeout)
-        if made.task.step != step:
-            raise RuntimeError(f"expected the batch of step {step}, found that of {made.task.step}; please report it")
-        return made
+
+    def next(self, timeout: float | None) -> tuple[Task, Made]:
+        """The next task and its batch.
+
+        Raises:
+            StopIteration: after the last one.
+            Exception: in place of a batch that could not be made.
+        """
+        try:
+            made = self._results.next(timeout)
+        except (TimeoutError, KeyboardInterrupt):
+            raise
+        except BaseException:
+            if self._tasks:
+                self._tasks.popleft()
+            raise
+        return self._tasks.popleft(), made
 
     def close(self) -> None:
         """Leaves what was begun."""
         self._results.close()
         self._ahead.close()
 
-    def _tasks(self, run: runs.Run, position: runs.Position) -> Iterator[Task]:
+    def _draw(self, run: runs.Run, position: runs.Position) -> Iterator[Task]:
         epoch = position.row // run.size
         while position.row // run.size == epoch:
             self._ahead.reach(run, position.row)
             rows = run.rows_of_rank(position.row, position.batch, run.rank)
-            yield Task(position.step, epoch, rows, run.positions(rows))
+            task = Task(position.step, epoch, rows, run.positions(rows))
+            self._tasks.append(task)
+            yield task
             position = run.after(position)
             if position.skipped:
                 position = run.at(position, position.passed_over(position.step))

@@ -1,0 +1,117 @@
+"""Makes one batch of samples: what a worker does with a task."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.samples.cache import ChunkCache
+from headrace.samples.pipeline import Fetched, OnError, Pipeline, Skip
+
+from .collate import default_collate
+from .items import Helpers
+
+__all__ = ["Made", "Maker", "Task"]
+
+_Ints = npt.NDArray[np.int64]
+
+
+class Task(NamedTuple):
+    """A batch to be made."""
+
+    step: int
+    epoch: int
+    rows: _Ints
+    """Rows of this rank."""
+    positions: _Ints
+    """The samples that stand there."""
+
+
+class Made(NamedTuple):
+    """A batch, and what became of its samples."""
+
+    step: int
+    batch: Any
+    """None if there is none: nothing was left, and nobody wants an empty batch."""
+    samples: int
+    """In the batch."""
+    dropped: int
+    """By filters."""
+    skipped: list[Skip]
+    kept: list[int] | None
+    """Which of the task's samples are in the batch; None for all."""
+
+
+class Maker:
+    """Reads the samples of a task and collates them. Several threads may call it; pickles to other processes.
+
+    Args:
+        pipeline: whose samples.
+        seed: of random numbers for functions.
+        collate: makes a batch of a list of samples; None for the default.
+        on_error: whether samples that cannot be made are left out.
+        allow_empty: whether a batch of no sample is made.
+        parallel: samples that are made at the same time.
+        memory: bytes of chunks that are kept.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        seed: int,
+        collate: Callable[[list[Any]], Any] | None,
+        on_error: OnError,
+        allow_empty: bool,
+        parallel: int,
+        memory: int,
+    ) -> None:
+        self.pipeline = pipeline
+        self.cache = ChunkCache(memory)
+        self._seed = seed
+        self._collate = collate or default_collate
+        self._on_error: OnError = on_error
+        self._allow_empty = allow_empty
+        self._parallel = parallel
+        self._helpers: Helpers | None = None
+
+    def __call__(self, task: Task) -> Made:
+        """The batch of a task.
+
+        Raises:
+            Exception: what a function raised, or reading a sample, with a note that names it.
+        """
+        fetched = self._fetch(task.positions, task.epoch)
+        count = len(fetched.samples)
+        batch = self._collate(fetched.samples) if count or self._allow_empty else None
+        return Made(task.step, batch, count, fetched.dropped, fetched.skipped, fetched.kept)
+
+    def read(self, positions: Sequence[int]) -> None:
+        """Makes some samples of the first epoch, and forgets them: for measuring."""
+        self._fetch(np.array(positions, dtype=np.int64), 0)
+
+    def close(self) -> None:
+        """Ends the threads that help."""
+        if self._helpers is not None:
+            self._helpers.close()
+
+    def _fetch(self, positions: _Ints, epoch: int) -> Fetched:
+        def fetch(some: _Ints) -> Fetched:
+            return self.pipeline.fetch(some, self.cache, seed=self._seed, epoch=epoch, on_error=self._on_error)
+
+        if self._parallel == 1 or len(positions) <= 1:
+            return fetch(positions)
+        if self._helpers is None:
+            self._helpers = Helpers(self._parallel - 1)
+        parts: list[Fetched] = self._helpers.map(fetch, np.split(positions, len(positions)))
+        kept = [number for number, part in enumerate(parts) if part.samples]
+        return Fetched(
+            [part.samples[0] for part in parts if part.samples],
+            sum(part.dropped for part in parts),
+            [skip for part in parts for skip in part.skipped],
+            None if len(kept) == len(parts) else kept,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_helpers": None}
