@@ -364,11 +364,11 @@ class SampleDataset(Dataset):
         return np.where(array < 0, array + count, array)
 
     def __repr__(self) -> str:
-        origins = self.pipeline.origins
-        steps = "".join(f".{stage!r}" for stage in origins[0].stages)
-        more = f" and {len(origins) - 1} more" if len(origins) > 1 else ""
+        origin, more = self.pipeline.origins[0], len(self.pipeline.origins) - 1
+        steps = "".join(f".{stage!r}" for stage in origin.stages)
+        others = f" and {more} more" if more else ""
         return (
-            f"Dataset({self.url!r}{more}, format={origins[0].source.format!r}, "
+            f"Dataset({self.url!r}{others}, format={origin.source.format!r}, "
             f"samples={len(self.pipeline):,}, chunks={self.pipeline.selection.pieces:,}){steps}"
         )
 
