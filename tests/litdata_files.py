@@ -129,6 +129,16 @@ def same(mine: Any, other: Any) -> None:
         assert mine == other
 
 
+HOW: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "chunk": {"compression": "zstd", "compression_level": "chunk"},
+    "chunk by level": {"compression": "zstd:7", "compression_level": "chunk"},
+    "batch": {"compression": "zstd"},
+    "small batches": {"compression": "zstd:2", "compression_batch_size": 2},
+    "sample": {"compression": "zstd", "compression_level": "sample"},
+}
+"""Ways of compressing, by the arguments of litdata's writer."""
+
 LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
 
 

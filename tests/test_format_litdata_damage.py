@@ -47,7 +47,9 @@ def test_truncated_files(how: str, tmp_path: Path) -> None:
     folder = write(tmp_path / "data", _PAIRS, chunk_size=4, **_HOW[how])
     (name,) = [path for path in folder.iterdir() if path.suffix == ".bin"]
     whole = name.read_bytes()
-    for size in range(len(whole)):
+    for size in [*range(72), *range(72, len(whole), 13)]:
+        if size >= len(whole):
+            break
         name.write_bytes(whole[:size])
         with pytest.raises(DataError):
             ours(folder)
@@ -68,7 +70,7 @@ def test_flipped_headers(how: str, tmp_path: Path) -> None:
     unused = range(10, 12), range(16, 20)  # flags, and rows of a batch, which the batches themselves tell
     source = opened(folder)
     for at in range(head):
-        for bit in range(8):
+        for bit in (0, 3, 7):
             data = bytearray(whole)
             data[at] ^= 1 << bit
             name.write_bytes(data)
@@ -261,6 +263,10 @@ def _specs() -> Iterator[tuple[Any, str]]:
     yield "[1]", "expected a data_spec of LitData"
     yield json.dumps([2, LEAF]), "expected version 1, found 2"
     yield "[1, " + '{"type": "builtins.list", "context": "null", "children_spec": [' * 3000, "expected a data_spec"
+    yield (
+        "[1, " + '{"type": "builtins.list", "context": "null", "children_spec": [' * 200 + "]}" * 200 + "]",
+        "at most 100",
+    )
     yield _tree("collections.namedtuple", "my.Point", LEAF), "'my.Point', whose class only the program"
     yield _tree("my.Node", None, LEAF), "found 'my.Node'"
     yield _tree("builtins.dict", '["a", "b"]', LEAF), "expected 1 different keys"

@@ -1,9 +1,9 @@
 """Rows that litdata keeps as an Arrow table behind the (then empty) items of a chunk."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from headrace.errors import DataError
 from headrace.samples.source import Chunk
@@ -11,6 +11,9 @@ from headrace.samples.source import Chunk
 __all__ = ["ArrowRows"]
 
 _FILE = b"ARROW1"
+
+# What a buffer of numbers, or of the offsets of text and bytes, holds.
+_FAST = {"int64": "q", "double": "d", "string": "i", "binary": "i", "large_string": "q", "large_binary": "q"}
 
 
 class ArrowRows(Chunk):
@@ -53,9 +56,10 @@ class ArrowRows(Chunk):
             raise DataError(f"{where}: expected {rows} rows as the index says, found {self._starts[-1]}")
         order = list(columns) if columns is not None else [*names, *(name for name in known if name not in names)]
         there = {name: number for number, name in enumerate(names)}
-        self._batches = [
+        self._columns = [
             [(name, batch.column(there[name]) if name in there else None) for name in order] for batch in batches
         ]
+        self._readers = [[(name, _reader(column)) for name, column in batch] for batch in self._columns]
         self.nbytes = max(len(data), sum(batch.get_total_buffer_size() for batch in batches))
 
     def __len__(self) -> int:
@@ -65,14 +69,14 @@ class ArrowRows(Chunk):
         number = bisect_right(self._starts, row) - 1
         row -= self._starts[number]
         try:
-            return {name: None if column is None else column[row].as_py() for name, column in self._batches[number]}
+            return {name: read(row) for name, read in self._readers[number]}
         except (ValueError, OverflowError, ImportError) as error:
             raise DataError(f"{self._where}, row {row + self._starts[number]}: {error}") from None
 
     def arrays(self, columns: Sequence[str]) -> Mapping[str, Any]:
         """Whole columns, as lists."""
         found: dict[str, list[Any]] = {name: [] for name in columns}
-        for number, batch in enumerate(self._batches):
+        for number, batch in enumerate(self._columns):
             size = self._starts[number + 1] - self._starts[number]
             for name, column in batch:
                 if name in found:
@@ -93,6 +97,24 @@ def _read(arrow: Any, data: bytes, columns: tuple[str, ...] | None) -> tuple[lis
     # Lengths and offsets in the buffers are the file's own: nothing has looked at them yet.
     table.validate(full=True)
     return table.to_batches(), table.schema.names
+
+
+def _reader(column: Any) -> Callable[[int], Any]:
+    """A function from a row to its value: what `as_py` gives, for common types at a tenth of its cost."""
+    if column is None:
+        return lambda row: None
+    kind = str(column.type)
+    if column.null_count or kind not in _FAST:
+        return lambda row: column[row].as_py()
+    buffers = column.buffers()
+    first: int = column.offset
+    ends: Any = cast("Any", memoryview(buffers[1]).cast("B")).cast(_FAST[kind])
+    if kind in ("int64", "double"):
+        return lambda row: ends[first + row]
+    data: Any = memoryview(buffers[2] if buffers[2] is not None else b"").cast("B")
+    if kind in ("binary", "large_binary"):
+        return lambda row: bytes(data[ends[first + row] : ends[first + row + 1]])
+    return lambda row: str(data[ends[first + row] : ends[first + row + 1]], "utf-8")
 
 
 def _pyarrow() -> Any:

@@ -24,6 +24,9 @@ _KINDS = {
     "collections.defaultdict": "defaultdict",
     "collections.deque": "deque",
 }
+_DEEPEST = 100
+"""Containers around a leaf; what goes through a structure calls itself for each."""
+
 _FACTORIES: dict[str, Callable[[], Any]] = {
     "bool": bool, "bytes": bytes, "dict": dict, "float": float, "int": int, "list": list, "set": set, "str": str,
     "tuple": tuple,
@@ -69,7 +72,7 @@ def parse_spec(spec: str | None, leaves: int, where: str) -> Node:
         version, found = json.loads(spec)
         if version != 1:
             raise DataError(f"expected version 1, found {version!r}")
-        node = _node(found)
+        node = _node(found, 0)
     except DataError as error:
         raise DataError(f"{where}, data_spec: {error}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -79,9 +82,11 @@ def parse_spec(spec: str | None, leaves: int, where: str) -> Node:
     return node
 
 
-def _node(found: Any) -> Node:
+def _node(found: Any, depth: int) -> Node:
+    if depth > _DEEPEST:
+        raise DataError(f"expected containers in at most {_DEEPEST} others")
     name, context = found["type"], found["context"]
-    children = tuple(_node(child) for child in found["children_spec"])
+    children = tuple(_node(child, depth + 1) for child in found["children_spec"])
     if name is None:
         if children:
             raise DataError("expected a leaf without children")
