@@ -500,6 +500,7 @@ class PyArrowRows:
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
         self.nbytes = batch.nbytes
+        self.columns = batch.schema.names
 
     def __len__(self) -> int:
         return len(self._batch)
@@ -559,7 +560,7 @@ class PyArrowFile:
 
     def read(self, batch: int, columns: list[str] | None) -> PyArrowRows:
         found = self._batches[batch]
-        return PyArrowRows(found.select(columns) if columns is not None else found)
+        return PyArrowRows(found.select([name for name in found.schema.names if columns is None or name in columns]))
 
 
 @pytest.fixture(autouse=True)

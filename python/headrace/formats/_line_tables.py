@@ -63,8 +63,8 @@ def find_tables(
 
     Returns:
         Groups of files by their numbers, each with ``spans``: int64, (spans, 5), the file's number in the group,
-        start, stop, first line (from 0) and items (lines that are not blank) of each; and ``sizes``: int64, the bytes
-        of each file, once decompressed.
+        start, stop, first line (from 0) and items (lines that are not blank) of each; a compressed file is one span of
+        all its bytes, once decompressed.
 
     Raises:
         DataError: if a file is damaged, or is one JSON array instead of lines.
@@ -145,12 +145,11 @@ class _Counter:
             found = [self._in_blocks(files[0])]
         else:
             found = [self._in_sequence(files[0])]
-        rows = [(number, *span) for number, (spans, _) in enumerate(found) for span in spans]
-        sizes = [size for _, size in found]
-        return {"spans": np.array(rows, np.int64).reshape(-1, 5), "sizes": np.array(sizes, np.int64)}
+        rows = [(number, *span) for number, spans in enumerate(found) for span in spans]
+        return {"spans": np.array(rows, np.int64).reshape(-1, 5)}
 
-    def _in_sequence(self, file: File) -> tuple[list[Span], int]:
-        """The spans and the size of a file, read from its start to its end."""
+    def _in_sequence(self, file: File) -> list[Span]:
+        """The spans of a file, read from its start to its end."""
         spans, head = Spans(), b""
         for data in pieces(self._store, file, 0, file.size, SPAN):
             if self._is_over:
@@ -161,17 +160,17 @@ class _Counter:
         found = spans.end()
         _refuse_array(self._store.uri(file.path), head, spans.size, sum(span.items for span in found))
         self._count(file.size)
-        return found if codec_of(file.path) is None else whole(found, spans.size), spans.size
+        return found if codec_of(file.path) is None else whole(found, spans.size)
 
-    def _in_blocks(self, file: File) -> tuple[list[Span], int]:
-        """The spans and the size of a large plain file, read by many."""
+    def _in_blocks(self, file: File) -> list[Span]:
+        """The spans of a large plain file, read by many."""
         spans = Spans()
         head = self._store.read(file, 0, SPAN)
         for block in in_order(self._inner, partial(self._block, file), range(0, file.size, SPAN)):
             spans.add(block, min(SPAN, file.size - spans.size))
         found = spans.end()
         _refuse_array(self._store.uri(file.path), head, spans.size, sum(span.items for span in found))
-        return found, spans.size
+        return found
 
     def _block(self, file: File, start: int) -> Block:
         data = self._store.read(file, start, min(start + SPAN, file.size))

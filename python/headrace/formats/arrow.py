@@ -35,6 +35,7 @@ Ints = npt.NDArray[np.int64]
 
 class _Rows(Protocol):
     nbytes: int
+    columns: list[str]
 
     def __len__(self) -> int: ...
     def row(self, number: int) -> dict[str, Any]: ...
@@ -182,7 +183,8 @@ class ArrowChunk(Chunk):
         decoded: frozenset[str],
     ) -> None:
         self._rows = rows
-        self._columns = columns
+        # The core keeps the stored order.
+        self._order = None if rows.columns == list(columns) else columns
         self._where = where
         self._decode = decode
         self._decoded = decoded
@@ -193,15 +195,14 @@ class ArrowChunk(Chunk):
 
     def __getitem__(self, row: int) -> dict[str, Any]:
         sample = self._rows.row(row)
-        return sample if self._decode is None else self._made(row, sample, self._decode)
+        return sample if self._decode is None and self._order is None else self._made(row, sample)
 
     def take(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Several samples, made by the core at once."""
         samples = self._rows.take(list(rows))
-        decode = self._decode
-        if decode is None:
+        if self._decode is None and self._order is None:
             return samples
-        return [self._made(row, sample, decode) for row, sample in zip(rows, samples, strict=True)]
+        return [self._made(row, sample) for row, sample in zip(rows, samples, strict=True)]
 
     def arrays(self, columns: Sequence[str]) -> Mapping[str, Any]:
         """Whole columns as the core has them, those of numbers at least; others, and what is decoded, as lists."""
@@ -212,9 +213,13 @@ class ArrowChunk(Chunk):
             found |= {name: [sample[name] for sample in samples] for name in columns if name not in found}
         return found
 
-    def _made(self, row: int, sample: dict[str, Any], decode: Decode) -> dict[str, Any]:
+    def _made(self, row: int, sample: dict[str, Any]) -> dict[str, Any]:
+        if self._order is not None:
+            sample = {name: sample[name] for name in self._order}
+        if self._decode is None:
+            return sample
         try:
-            return decode(sample)
+            return self._decode(sample)
         except DataError as error:
             raise DataError(f"{self._where(row)}: {error}") from error.__cause__
 

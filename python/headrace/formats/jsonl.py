@@ -40,16 +40,13 @@ class JsonlSource(Source):
         self._files = list(files)
         self.url = store.url
         self.remote = store.is_remote
-        sizes = np.zeros(len(self._files), np.int64)
         parts: list[npt.NDArray[np.int64]] = []
         for numbers, table in tables:
-            sizes[list(numbers)] = table["sizes"]
             part = table["spans"].copy()
             part[:, 0] = np.asarray(numbers, np.int64)[part[:, 0]]
             parts.append(part)
         spans = np.concatenate([*parts, np.zeros((0, 5), np.int64)])
         self._spans = spans[np.argsort(spans[:, 0], kind="stable")]
-        self._sizes = sizes
         self.sizes = np.ascontiguousarray(self._spans[:, 4])
         owners: list[int] = self._spans[:, 0].tolist()
         compressed = np.array([codec_of(self._files[owner].path) is not None for owner in owners], np.bool_)
