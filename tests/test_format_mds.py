@@ -85,6 +85,15 @@ def test_every_compression(written: tuple[Path, dict[str, Any]], codec: str) -> 
     assert source.stored[0] == (written[0] / ("packed-" + codec) / source.file(0)).stat().st_size
 
 
+FAULTS = ["packed-zstd:3", "packed-gz", "packed-snappy", "merged/part-0"]
+FAULTS += [f"encoding-{name}" for name in ("png", "pkl", "ndarray", "ndarray_int32", "float32", "uint8", "int32")]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_litdata_cannot_open_of_mds(written: tuple[Path, dict[str, Any]], name: str) -> None:
+    equal(written, [name])
+
+
 @pytest.mark.parametrize("kind", ["json", "csv", "tsv", "xsv"])
 def test_shards_of_text(written: tuple[Path, dict[str, Any]], kind: str) -> None:
     equal(written, [kind, f"{kind}-packed"])
@@ -258,7 +267,7 @@ def test_a_compressed_shard_that_is_damaged(written: tuple[Path, dict[str, Any]]
             opened(folder).load(0)
     path.write_bytes(data)
     entries[0]["zip_data"]["bytes"] = len(data)
-    for wrong in (-1, 1):
+    for wrong in (-1, 1, 2**39):
         entries[0]["raw_data"]["bytes"] += wrong
         mds.write_index(folder, entries)
         with pytest.raises(

@@ -176,7 +176,7 @@ class _Fields:
 
     def count(self, name: str) -> int:
         value = self.get(name, int)
-        if not 0 <= value < 2**63:
+        if not 0 <= value < 2**62:
             raise DataError(f"{self.where}: expected {name!r} to be a count, found {value}")
         return value
 
