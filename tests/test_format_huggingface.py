@@ -394,6 +394,48 @@ def test_examples_run() -> None:
     assert doctest.testmod(_features) == (0, 3)
 
 
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["Image", "Array2D", "int8", "i4,i4", "O"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["_type", "feature", "shape", "dtype", "mode", "x"]), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+@given(json_values)
+def test_any_feature_is_known_or_refused(feature: Any) -> None:
+    assert isinstance(feature_text(feature), str)
+    try:
+        decode = feature_decoder({"a": feature})
+    except DataError as error:
+        assert str(error).startswith("column 'a'")  # noqa: PT017
+        return
+    assert decode({"a": None}) == {"a": None}
+
+
+@pytest.mark.parametrize("key", ["dtype", "shape", "_type"])
+def test_what_is_shown_of_features_has_an_end(saved: Path, tmp_path: Path, key: str) -> None:
+    deep = "[" * 900 + "]" * 900
+    folder = copied(saved / "batches", tmp_path)
+    info = json.dumps({"features": {"a": {"_type": "Array2D", "dtype": "int8", "shape": [1, 1]} | {key: "DEEP"}}})
+    (folder / "dataset_info.json").write_text(info.replace('"DEEP"', deep))
+    with pytest.raises(DataError) as error:
+        open_saved(folder)
+    assert len(str(error.value)) < 2000
+    edit(folder / "dataset_info.json", lambda info: info.update(features=None))
+    for name in ("_data_files", "_format_columns"):
+        state = json.loads((saved / "batches" / "state.json").read_text()) | {name: "DEEP"}
+        (folder / "state.json").write_text(json.dumps(state).replace('"DEEP"', deep))
+        with pytest.raises(DataError, match=r"state\.json"):
+            open_saved(folder)
+
+
 # Arrow files
 
 
@@ -491,6 +533,24 @@ def test_a_damaged_arrow_file_is_named(tmp_path: Path) -> None:
         (tmp_path / "a.arrow").write_bytes(data)
         with pytest.raises(DataError, match=r"a\.arrow"):
             open_arrow(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(_core, "ArrowFile"), reason="the core reads no Arrow files yet")
+@pytest.mark.parametrize("stream", [False, True])
+@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=3), st.booleans())
+def test_a_damaged_arrow_file_gives_values_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, stream: bool, changes: list[tuple[int, int]], cut: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    write_arrow(folder / "a.arrow", tables(), stream=stream)
+    data = bytearray((folder / "a.arrow").read_bytes())
+    for place, value in changes:
+        data[place % len(data)] = value
+    (folder / "a.arrow").write_bytes(data[: len(data) - changes[0][0] % 100] if cut else data)
+    try:
+        samples(open_arrow(folder))
+    except DataError as error:
+        assert "a.arrow" in str(error)  # noqa: PT017
 
 
 # Until the core reads Arrow files: what it will give, by pyarrow.

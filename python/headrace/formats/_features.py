@@ -15,18 +15,28 @@ import numpy as np
 
 from headrace.errors import DataError
 
-__all__ = ["decoded_columns", "feature_decoder", "feature_text"]
+__all__ = ["decoded_columns", "feature_decoder", "feature_text", "shown"]
 
 Decoder = Callable[[Any], Any]
 
 _DEEPEST = 64
 """Features within features: more than any writer nests, few enough for Python's stack."""
+_LONGEST = 200
+"""Characters of a value that are shown."""
 _ORIENTATION = 0x0112
 """The Exif tag that says which side of an image is up."""
 _PLAIN = ("Value", "ClassLabel", "Translation", "TranslationVariableLanguages")
 _LISTS = ("List", "LargeList", "Sequence")
 _AS_STORED = ("Video", "Pdf", "Nifti", "Mesh", "BioSequence", "BioStructure")
 """Files that `datasets` has other packages decode: they stay as they are stored, ``{"bytes", "path"}``."""
+_NUMBERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_DTYPES = {
+    **{name: np.dtype(name) for name in (*_NUMBERS, "float16", "float32", "float64")},
+    "float": np.dtype("float32"),
+    "double": np.dtype("float64"),
+    "string": np.dtype("str"),
+    "large_string": np.dtype("str"),
+}
 _ARRAY = re.compile(r"Array([2-9])D")
 _HINT = "hint: decode=False leaves values as they are stored"
 
@@ -82,18 +92,31 @@ def feature_text(feature: Any) -> str:
     if isinstance(feature, list):
         return f"List({', '.join(map(feature_text, cast('list[Any]', feature)))})"
     if not isinstance(feature, dict):
-        return repr(feature)
+        return shown(feature)
     parts = cast("dict[str, Any]", feature)
     kind = parts.get("_type")
     if not isinstance(kind, str):
         return "{" + ", ".join(f"{name}: {feature_text(part)}" for name, part in parts.items()) + "}"
     if kind == "Value":
-        return str(parts.get("dtype"))
+        return _text(parts.get("dtype"))
     if kind in _LISTS:
         return f"{kind}({feature_text(parts.get('feature'))})"
     if _ARRAY.fullmatch(kind):
-        return f"{kind}({parts.get('shape')}, {parts.get('dtype')})"
+        return f"{kind}({shown(parts.get('shape'))}, {_text(parts.get('dtype'))})"
     return kind
+
+
+def shown(value: Any) -> str:
+    """A value of a file in a message: never long, however much there is of it."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"a deeply nested {_type(value)}"
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else shown(value)
 
 
 def _decoder(feature: Any, where: str, decode: bool, depth: int) -> Decoder | None:
@@ -106,7 +129,7 @@ def _decoder(feature: Any, where: str, decode: bool, depth: int) -> Decoder | No
             raise DataError(f"{where}: expected a list of one feature, found {len(inner)}")
         return _list_decoder(inner[0], where, decode, depth)
     if not isinstance(feature, dict):
-        raise DataError(f"{where}: expected a feature, found {feature!r}")
+        raise DataError(f"{where}: expected a feature, found {shown(feature)}")
     parts = cast("dict[str, Any]", feature)
     kind = parts.get("_type")
     if not isinstance(kind, str):
@@ -118,7 +141,7 @@ def _decoder(feature: Any, where: str, decode: bool, depth: int) -> Decoder | No
     if kind in _PLAIN or kind in _AS_STORED:
         return None
     if kind not in ("Image", "Audio", "Json"):
-        raise DataError(f"{where}: expected a feature that is known, found {kind!r}\n{_HINT}")
+        raise DataError(f"{where}: expected a feature that is known, found {shown(kind)}\n{_HINT}")
     if not decode or parts.get("decode") is False:
         return None
     if kind == "Json":
@@ -172,16 +195,14 @@ def _list_decoder(feature: Any, where: str, decode: bool, depth: int) -> Decoder
 
 def _array_decoder(parts: Mapping[str, Any], where: str, dimensions: int) -> Decoder:
     shape: Any = parts.get("shape")
-    try:
-        dtype = np.dtype({"string": "str", "large_string": "str"}.get(parts["dtype"], parts["dtype"]))
-        sizes = [None if size is None else int(size) for size in shape]
-        if len(sizes) != dimensions or dtype.hasobject:
-            raise ValueError
-    except (KeyError, TypeError, ValueError):
+    wanted = parts.get("dtype")
+    dtype = _DTYPES.get(wanted) if isinstance(wanted, str) else None
+    sizes = cast("list[Any]", shape) if isinstance(shape, list) else []
+    if dtype is None or len(sizes) != dimensions or not all(size is None or type(size) is int for size in sizes):
         raise DataError(
-            f"{where}: expected an array's shape of {dimensions} sizes and its dtype, found {shape!r} and "
-            f"{parts.get('dtype')!r}"
-        ) from None
+            f"{where}: expected an array's shape of {dimensions} sizes and its dtype, found {shown(shape)} and "
+            f"{shown(wanted)}"
+        )
 
     def decode_array(value: Any) -> Any:
         array = np.asarray(value, dtype)
@@ -215,7 +236,8 @@ def _image_decoder(parts: Mapping[str, Any], where: str) -> Decoder:
 def _audio_decoder(parts: Mapping[str, Any], where: str) -> Decoder:
     wanted = parts.get("sampling_rate")
     if parts.get("stream_index"):
-        raise DataError(f"{where}: expected sound of one stream, found stream_index {parts['stream_index']!r}\n{_HINT}")
+        stream = shown(parts["stream_index"])
+        raise DataError(f"{where}: expected sound of one stream, found stream_index {stream}\n{_HINT}")
 
     def decode_audio(value: Any) -> dict[str, Any]:
         data, path = _file(value, where)
@@ -228,7 +250,7 @@ def _audio_decoder(parts: Mapping[str, Any], where: str) -> Decoder:
         samples, rate = cast(Any, soundfile).read(io.BytesIO(data), dtype="float32", always_2d=True)
         if wanted is not None and rate != wanted:
             raise DataError(
-                f"{where}: expected sound of {wanted} samples a second, as its feature says, found {rate}\n"
+                f"{where}: expected sound of {shown(wanted)} samples a second, as its feature says, found {rate}\n"
                 f"hint: headrace does not resample; decode=False leaves the file's bytes"
             )
         mono = samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1)

@@ -10,7 +10,7 @@ from headrace._files import File, Store, inside
 from headrace.errors import DataError, MissingError
 from headrace.samples.source import Chunk, digest
 
-from ._features import decoded_columns, feature_decoder, feature_text
+from ._features import decoded_columns, feature_decoder, feature_text, shown
 from ._line_tables import Progress
 from .arrow import ArrowChunk, BatchSource, read_footers
 
@@ -30,10 +30,10 @@ class HuggingFaceSource(BatchSource):
         self._features = {name: features[name] for name in columns if name in features}
         self._decodes = decode
         self._names = columns
+        self._start()  # Before they are shown: it refuses what is nested too deep.
         self.schema = {
             name: feature_text(features[name]) if name in features else self.schema[name] for name in columns
         }
-        self._start()
 
     @classmethod
     def open(
@@ -98,7 +98,7 @@ class HuggingFaceSource(BatchSource):
 
 def _several(store: Store, file: File) -> DataError:
     found: Any = _parse(store, file).get("splits")
-    names = [str(name) for name in cast("list[Any]", found)] if isinstance(found, list) else []
+    names = [name for name in cast("list[Any]", found) if isinstance(name, str)] if isinstance(found, list) else []
     url = store.url.rstrip("/")
     return DataError(
         f"{url}: expected one saved dataset, found a folder of the splits {', '.join(map(repr, names)) or '(none)'}\n"
@@ -151,12 +151,12 @@ def _data_files(store: Store, listed: Mapping[str, File], state: Mapping[str, An
 
 def _names(uri: str, entries: Any, key: str) -> list[str]:
     if not isinstance(entries, list):
-        raise DataError(f"{uri}: expected a list in {key!r}, found {entries!r}")
+        raise DataError(f"{uri}: expected a list in {key!r}, found {shown(entries)}")
     names: list[str] = []
     for entry in cast("list[Any]", entries):
         name: Any = cast("dict[str, Any]", entry).get("filename") if isinstance(entry, dict) else None
         if not isinstance(name, str):
-            raise DataError(f"{uri}: expected {{'filename': …}} in {key!r}, found {entry!r}")
+            raise DataError(f"{uri}: expected {{'filename': …}} in {key!r}, found {shown(entry)}")
         names.append(inside(name, uri))
     return names
 
@@ -167,9 +167,9 @@ def _columns(uri: str, state: Mapping[str, Any], stored: tuple[str, ...]) -> tup
     if chosen is None or state.get("_output_all_columns") is True:
         return stored
     if not isinstance(chosen, list):
-        raise DataError(f"{uri}: expected a list in '_format_columns', found {chosen!r}")
+        raise DataError(f"{uri}: expected a list in '_format_columns', found {shown(chosen)}")
     names = cast("list[Any]", chosen)
     unknown = [name for name in names if name not in stored]
     if unknown:
-        raise DataError(f"{uri}: expected columns of the dataset in '_format_columns', found {unknown[0]!r}")
+        raise DataError(f"{uri}: expected columns of the dataset in '_format_columns', found {shown(unknown[0])}")
     return tuple(name for name in stored if name in names)
