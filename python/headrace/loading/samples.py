@@ -200,6 +200,8 @@ class SampleDriver(EpochDriver):
         self._loaded, self._moved = checked, False
         self.iteration += 1
         self.close()
+        if self._workers is not None and self._workers.seed != resolved[0].seed:
+            self._workers = None
 
     def seek(self, step: int) -> None:
         """See `Driver.seek`."""
@@ -372,12 +374,14 @@ class Workers:
     Attributes:
         maker: what makes them in threads; its cache is what chunks are read ahead into.
         choice: threads or processes, and why.
+        seed: of the random numbers that they give to functions.
         pool: the threads that do it, or that wait for the processes.
     """
 
     def __init__(self, run: runs.Run, position: runs.Position, resources: Resources) -> None:
         self.resources = resources
         self.choice = resources.choice
+        self.seed = run.seed
         count = resources.workers
         self.maker = self._maker(run, resources.memory)
         if resources.worker_type == "auto":

@@ -28,6 +28,9 @@ class Expression:
 
     __slots__ = ("_evaluate", "_text", "columns")
 
+    __array_ufunc__ = None
+    """Has NumPy's numbers on the left leave operators to this class."""
+
     columns: frozenset[str]
     """The columns that it needs."""
 
@@ -46,7 +49,7 @@ class Expression:
             >>> (headrace.col("a") > 1).mask({"a": np.array([1, 2, 3])}, 3).tolist()
             [False, True, True]
         """
-        found: npt.NDArray[Any] = np.asarray(self._evaluate(columns))
+        found: npt.NDArray[Any] = np.asarray(_column(self._evaluate(columns)))
         if found.ndim == 0:
             found = np.full(count, found)
         if found.dtype == object and all(value is None or isinstance(value, bool | np.bool_) for value in found):
@@ -83,7 +86,7 @@ class Expression:
             among = chosen
         return self._then(
             f"{self!r}.is_in({chosen!r})",
-            lambda found: np.array([value in among for value in _listed(found)], dtype=np.bool_),
+            lambda found: np.array([_is_among(value, among, chosen) for value in _listed(found)], dtype=np.bool_),
         )
 
     def startswith(self, prefix: str) -> "Expression":
@@ -158,7 +161,7 @@ class Expression:
         return Expression(
             left.columns | right.columns,
             f"({left!r} {sign} {right!r})",
-            lambda columns: _apply(function, one(columns), two(columns), comparison=sign in _COMPARISONS),
+            lambda columns: _apply(function, sign, one(columns), two(columns)),
         )
 
     def __lt__(self, other: Any) -> "Expression":
@@ -202,17 +205,26 @@ class Expression:
     def __truediv__(self, other: Any) -> "Expression":
         return self._with(other, "/", operator.truediv)
 
+    def __rtruediv__(self, other: Any) -> "Expression":
+        return self._with(other, "/", operator.truediv, swap=True)
+
     def __floordiv__(self, other: Any) -> "Expression":
         return self._with(other, "//", operator.floordiv)
+
+    def __rfloordiv__(self, other: Any) -> "Expression":
+        return self._with(other, "//", operator.floordiv, swap=True)
 
     def __mod__(self, other: Any) -> "Expression":
         return self._with(other, "%", operator.mod)
 
+    def __rmod__(self, other: Any) -> "Expression":
+        return self._with(other, "%", operator.mod, swap=True)
+
     def __and__(self, other: Any) -> "Expression":
-        return self._with(other, "&", lambda one, two: _truth(one) & _truth(two))
+        return self._with(other, "&", operator.and_)
 
     def __or__(self, other: Any) -> "Expression":
-        return self._with(other, "|", lambda one, two: _truth(one) | _truth(two))
+        return self._with(other, "|", operator.or_)
 
     def __invert__(self) -> "Expression":
         return self._then(f"~{self!r}", lambda values: ~_truth(values))
@@ -249,14 +261,26 @@ def _constant(value: Any) -> Expression:
     return Expression(frozenset(), repr(value), lambda _: value)
 
 
-def _apply(function: Callable[[Any, Any], Any], one: Any, two: Any, *, comparison: bool) -> Any:
+def _apply(function: Callable[[Any, Any], Any], sign: str, one: Any, two: Any) -> Any:
     """An operation on two columns or constants, item by item; nulls are left out."""
+    if sign in ("&", "|"):
+        return function(_truth(one), _truth(two))
+    comparison = sign in _COMPARISONS
     one, two = _column(one), _column(two)
     columns: list[npt.NDArray[Any]] = [side for side in (one, two) if isinstance(side, np.ndarray)]
     if not columns:
         return function(one, two)
-    if all(side.dtype != object for side in columns) and not (comparison and (one is None or two is None)):
-        return function(one, two)
+    if all(side.dtype != object for side in columns) and one is not None and two is not None:
+        # A truth counts as 0 or 1, and integers have no end, as in Python.
+        if comparison:
+            return function(one, two)
+        one, two = _number(one), _number(two)
+        if not _may_overflow(one, two):
+            try:
+                with np.errstate(all="raise"):
+                    return function(one, two)
+            except FloatingPointError:
+                pass
     count = len(columns[0])
     pairs = zip(_spread(one, count), _spread(two, count), strict=True)
     if comparison:
@@ -265,7 +289,41 @@ def _apply(function: Callable[[Any, Any], Any], one: Any, two: Any, *, compariso
 
 
 def _column(side: Any) -> Any:
-    return _array(cast("list[Any]", side)) if isinstance(side, list) else side
+    """A column as an array, numbers in 64 bits: what a condition means must not hang on how a chunk stores them."""
+    if isinstance(side, list):
+        return _array(cast("list[Any]", side))
+    if not isinstance(side, np.ndarray):
+        return side
+    array = cast("npt.NDArray[Any]", side)
+    if array.dtype == np.uint64:
+        return _array(array.tolist()) if array.size and int(array.max()) >= 2**63 else array.astype(np.int64)
+    if array.dtype.kind in "iu":
+        return array.astype(np.int64, copy=False)
+    return array.astype(np.float64, copy=False) if array.dtype.kind == "f" and array.dtype.itemsize < 8 else array
+
+
+def _number(side: Any) -> Any:
+    return side.astype(np.int64) if isinstance(side, np.ndarray) and side.dtype == np.bool_ else side
+
+
+def _may_overflow(one: Any, two: Any) -> bool:
+    """Whether an operation on integers might leave 64 bits."""
+    largest: list[int] = []
+    for side in (one, two):
+        if isinstance(side, np.ndarray) and side.dtype.kind == "i":
+            largest.append(max(abs(int(side.min())), abs(int(side.max()))) if side.size else 0)
+        elif isinstance(side, int | np.integer):
+            largest.append(abs(int(side)))
+        else:
+            return False
+    return max(largest[0] * largest[1], sum(largest)) >= 2**63
+
+
+def _is_among(value: Any, among: Any, chosen: list[Any]) -> bool:
+    try:
+        return value in among
+    except TypeError:  # a list, say, which has no hash
+        return value in chosen
 
 
 def _spread(side: Any, count: int) -> list[Any]:
@@ -282,10 +340,10 @@ def _array(values: list[Any]) -> npt.NDArray[Any]:
     if kinds and kinds <= {bool, np.bool_}:
         return np.array(values, dtype=np.bool_)
     if kinds and kinds <= {int, float}:
-        try:
-            return np.array(values)
-        except OverflowError:
-            pass
+        # Integers that would lose digits stay as they are.
+        most = 2**53 if float in kinds else 2**63 - 1
+        if all(type(value) is float or abs(value) <= most for value in values):
+            return np.array(values, dtype=np.float64 if float in kinds else np.int64)
     out = np.empty(len(values), dtype=object)
     for number, value in enumerate(values):  # at once, lists of equal length would become rows
         out[number] = value

@@ -159,10 +159,10 @@ class Pipeline:
                 samples[slot] = sample
         return samples
 
-    def key(self, origin: int, chunk: int) -> tuple[int, Any, int]:
+    def key(self, origin: int, chunk: int) -> tuple[Source, Any, int]:
         """What a chunk is kept under: the same for all that read the same columns of one source."""
         which = self.origins[origin]
-        return id(which.source), which.columns, chunk
+        return which.source, which.columns, chunk
 
     def load(self, origin: int, chunk: int) -> Callable[[], Chunk]:
         """A function that reads a chunk."""

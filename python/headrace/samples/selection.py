@@ -157,12 +157,14 @@ class Selection:
             parts: at least one.
             shifts: what to add to the numbers of each one's origins.
         """
+        scattered = any(part.scattered for part in parts)
         rows: dict[int, _Ints] = {}
         index: list[_Ints] = []
         pieces = items = 0
         for part in parts:
             rows |= {piece + pieces: value for piece, value in part.rows.items()}
-            index.append((np.arange(len(part), dtype=np.int64) if part.index is None else part.index) + items)
+            if scattered:
+                index.append((np.arange(len(part), dtype=np.int64) if part.index is None else part.index) + items)
             pieces += part.pieces
             items += int(part.starts[-1])
         joined = Selection(
@@ -172,7 +174,7 @@ class Selection:
             np.concatenate([part.count for part in parts]),
             rows,
         )
-        return joined._indexed(np.concatenate(index)) if any(part.scattered for part in parts) else joined
+        return joined._indexed(np.concatenate(index)) if scattered else joined
 
     def digest(self) -> str:
         """What tells this selection from others."""

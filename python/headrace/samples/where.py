@@ -42,8 +42,14 @@ def keep_rows(pipeline: Pipeline, condition: Expression) -> Selection:
 
     def evaluate(key: tuple[int, int]) -> dict[int, npt.NDArray[np.int64]]:
         origin, number = key
-        chunk = pipeline.origins[origin].source.load(number, columns)
-        mask = condition.mask(chunk.arrays(columns), len(chunk))
+        source = pipeline.origins[origin].source
+        chunk = source.load(number, columns)
+        arrays = chunk.arrays(columns)
+        try:
+            mask = condition.mask(arrays, len(chunk))
+        except Exception as error:
+            error.add_note(f"headrace: raised in where({condition!r}) for {source.file(number)}, chunk {number}")
+            raise
         kept: dict[int, npt.NDArray[np.int64]] = {}
         for piece in chunks[key]:
             count, first = int(selection.count[piece]), int(selection.first[piece])
