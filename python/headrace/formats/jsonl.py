@@ -196,7 +196,7 @@ class JsonlChunk(Chunk):
         try:
             return {name: sample[name] for name in columns}
         except KeyError as error:
-            found = ", ".join(map(repr, list(sample)[:20])) or "none"
+            found = ", ".join(repr(name)[:80] for name in list(sample)[:20]) or "none"
             raise DataError(f"{self._where(row)}: expected the key {error.args[0]!r}, found {found}") from None
 
     def _where(self, row: int) -> str:
