@@ -1,11 +1,17 @@
-"""`python -m headrace.bench tokens DATA`: the benchmarks by name; `tokens` is the only one so far."""
+"""`python -m headrace.bench tokens DATA` and `python -m headrace.bench samples`: the benchmarks by name."""
 
 import sys
 
-_NAMES = ("tokens",)
+_NAMES = ("tokens", "samples")
 
-if sys.argv[1:2] == ["tokens"]:
-    from headrace.bench import tokens
+match sys.argv[1:2]:
+    case ["tokens"]:
+        from headrace.bench import tokens
 
-    sys.exit(tokens.main(sys.argv[2:]))
-sys.exit(f"usage: python -m headrace.bench {{{','.join(_NAMES)}}} ...; --help behind the name says more")
+        sys.exit(tokens.main(sys.argv[2:]))
+    case ["samples"]:
+        from headrace.bench.samples import command
+
+        sys.exit(command.main(sys.argv[2:]))
+    case _:
+        sys.exit(f"usage: python -m headrace.bench {{{','.join(_NAMES)}}} ...; --help behind the name says more")

@@ -1,4 +1,4 @@
-"""The tables of the benchmark, in Markdown that also reads well in a terminal."""
+"""The tables of the benchmark of tokens."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.bench import markdown
+
 __all__ = ["MIB", "limits_table", "loaders_table", "summarise"]
 
 MIB = 1024**2
-LONGEST_NOTE = 200  # characters
 
 
 def summarise(rounds: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -45,8 +46,8 @@ def loaders_table(results: dict[str, dict[str, Any]], documents: int) -> str:
         "tokens lost",
         "tokens repeated",
     ]
-    rows = [_row(name, result, base, documents, len(head)) for name, result in results.items()]
-    return _markdown(head, rows)
+    rows = [_row(name, result, base, documents) for name, result in results.items()]
+    return markdown.table(head, rows)
 
 
 def limits_table(limits: Sequence[dict[str, Any]]) -> str:
@@ -55,13 +56,12 @@ def limits_table(limits: Sequence[dict[str, Any]]) -> str:
         [limit["name"], f"{limit['tokens_per_second'] / 1e6:,.0f}", f"{limit['cpu_ns_per_token']:.2f}"]
         for limit in limits
     ]
-    return _markdown(["limit, on one core", "Mtokens/s", "CPU ns/token"], rows)
+    return markdown.table(["limit, on one core", "Mtokens/s", "CPU ns/token"], rows)
 
 
-def _row(name: str, result: dict[str, Any], base: float | None, documents: int, width: int) -> list[str]:
+def _row(name: str, result: dict[str, Any], base: float | None, documents: int) -> list[str]:
     if "tokens_per_second" not in result:
-        note = result.get("skipped") or f"failed: {result['failed']}"
-        return [name, note.replace("|", "/")[:LONGEST_NOTE], *[""] * (width - 2)]
+        return [name, markdown.note(result)]
     seconds = result["convert_seconds"]
     return [
         name,
@@ -80,25 +80,3 @@ def _row(name: str, result: dict[str, Any], base: float | None, documents: int, 
         f"{result['tokens_lost']:,}",
         f"{result['tokens_repeated']:,}",
     ]
-
-
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    # A note in the second column may be long and does not widen it.
-    noted = [row[1] if not any(row[2:]) else "" for row in rows]
-    widths = [
-        max(len(cell) for cell, note in zip(column, ["", *noted], strict=True) if not (note and cell == note))
-        for column in zip(head, *rows, strict=True)
-    ]
-    lines = [
-        _line(head, widths),
-        "|" + "|".join([" " + "-" * widths[0] + " ", *(" " + "-" * (w - 1) + ": " for w in widths[1:])]) + "|",
-    ]
-    return "\n".join([*lines, *(_line(row, widths) for row in rows)])
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    aligned = [
-        cells[0].ljust(widths[0]),
-        *(cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)),
-    ]
-    return "| " + " | ".join(aligned) + " |"

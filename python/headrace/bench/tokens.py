@@ -13,21 +13,20 @@ import json
 import os
 import platform
 import statistics
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import headrace
 from headrace.bench import loaders, tasks
+from headrace.bench.children import TaskError
+from headrace.bench.comparison import Comparison, say, turned
 from headrace.bench.data import CODECS, VOCABULARIES, Data, Variant, prepare
 from headrace.bench.job import BATCH, SEED, SEQ_LEN
 from headrace.bench.report import MIB, limits_table, loaders_table, summarise
 
 __all__ = ["main"]
 
-T = TypeVar("T")
 Results = dict[str, dict[str, Any]]
 
 RESUMES = 3  # at most; their median is shown
@@ -37,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; the exit status, 1 if a loader failed."""
     arguments = _parse(argv)
     variant = Variant(tokens=arguments.tokens, codec=arguments.codec, vocabulary=arguments.vocab)
-    _say(f"data: {arguments.data / variant.name}")
+    say(f"data: {arguments.data / variant.name}")
     data = prepare(arguments.data, variant)
     results = _compare(data, arguments.loaders, arguments.rounds, arguments.passes)
     limits = results.pop("", {}).get("limits", [])
@@ -77,26 +76,8 @@ def _names(text: str) -> list[str]:
 
 def _compare(data: Data, names: Sequence[str], rounds: int, passes: int) -> Results:
     """All that is measured, by loader; limits under the empty name."""
-    results: Results = {name: {} for name in names}
-    for name in names:
-        if lacks := loaders.missing(name):
-            results[name]["skipped"] = f"skipped: {', '.join(lacks)} not installed"
-            _say(f"{name}: {results[name]['skipped']}")
-
-    def each(what: str, do: Callable[[str], T], order: Sequence[str] = names) -> dict[str, T]:
-        """Do something for each loader that can still run, and go on without one that fails."""
-        done: dict[str, T] = {}
-        for name in order:
-            if results[name].keys() & {"skipped", "failed"}:
-                continue
-            try:
-                begin = time.monotonic()
-                done[name] = do(name)
-                _say(f"{what}: {name}, {time.monotonic() - begin:.1f} s")
-            except tasks.TaskError as error:
-                results[name]["failed"] = str(error)
-                _say(f"{what}: {name} failed: {error}")
-        return done
+    comparison = Comparison(names, loaders.missing)
+    results, each = comparison.results, comparison.each
 
     for name, found in each("conversion", lambda name: tasks.converted(data, name)).items():
         results[name] |= {f"convert_{key}": found[key] for key in ("seconds", "cpu_seconds", "bytes")}
@@ -116,14 +97,12 @@ def _compare(data: Data, names: Sequence[str], rounds: int, passes: int) -> Resu
     timed: list[dict[str, Any]] = []
     limits: list[list[dict[str, Any]]] = []
     for number in range(rounds):
-        turn = number % len(names)
-        order = [*names[turn:], *names[:turn]]
         what = f"round {number + 1} of {rounds}"
-        timed.append(each(what, lambda name: tasks.run(data, "rate", name, passes=passes), order))
+        timed.append(each(what, lambda name: tasks.run(data, "rate", name, passes=passes), turned(names, number)))
         try:
             limits.append(tasks.run(data, "limits"))
-        except tasks.TaskError as error:
-            _say(f"{what}: limits failed: {error}")
+        except TaskError as error:
+            say(f"{what}: limits failed: {error}")
     for name in timed[-1]:
         results[name]["rounds"] = [one[name] for one in timed]
         results[name] |= summarise(results[name]["rounds"])
@@ -177,7 +156,3 @@ def _as_json(
         "loaders": results,
         "limits": limits,
     }
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -5,11 +5,10 @@ A module imports its package at the top, so that importing is no part of what is
 
 from __future__ import annotations
 
-import importlib.util
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import cast
 
-import headrace
+from headrace.bench import packages
 from headrace.bench.job import Module
 
 __all__ = ["NAMES", "load", "missing", "versions"]
@@ -31,13 +30,12 @@ NAMES = tuple(_PACKAGES)
 
 def missing(name: str) -> list[str]:
     """The packages that a loader needs and this environment lacks."""
-    return [package for module, package in _PACKAGES[name].items() if importlib.util.find_spec(module) is None]
+    return packages.missing(_PACKAGES[name])
 
 
 def versions(name: str) -> dict[str, str]:
     """The packages that a loader uses, with their versions."""
-    own = {"headrace": headrace.__version__}  # which may be used without being installed
-    return {package: own.get(package) or metadata.version(package) for package in _PACKAGES[name].values()}
+    return packages.versions(_PACKAGES[name])
 
 
 def load(name: str) -> Module:

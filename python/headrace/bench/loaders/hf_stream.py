@@ -15,6 +15,7 @@ file after the other (the default fills the buffer from ten files at a time, and
 from collections.abc import Iterator
 from typing import Any
 
+import datasets.config
 import numpy as np
 import torch  # noqa: F401 # which datasets would import when a stream is opened
 
@@ -51,6 +52,7 @@ class Loader:
             self.resumed = None
         size = BATCH * SEQ_LEN
         parts, held = [self.rest], len(self.rest)
+        table: Any  # though typed as a dict of lists
         for table in self.dataset.iter(AT_ONCE):
             documents = [chunk.flatten().to_numpy() for chunk in table[COLUMN].chunks]
             parts += documents
