@@ -105,7 +105,7 @@ class _LocalBlob:
 
 
 class Store:
-    """The files below one root, as they were when it was opened.
+    """The files below one root, as they were when it was opened. It pickles as that root, without the list.
 
     Attributes:
         urls: what was asked for.
@@ -195,7 +195,8 @@ class Store:
         return self.core.traffic()
 
     def __reduce__(self) -> Any:
-        return _reopen, (self.urls, self.options, self._listed)
+        # Whoever takes it to another process knows which files it reads: nothing is listed again.
+        return Store.at, (self.url, self.options)
 
 
 def inside(name: str, where: str) -> str:
@@ -208,10 +209,6 @@ def inside(name: str, where: str) -> str:
     if not name or "\0" in name or "\\" in name or any(part in ("", ".", "..") for part in parts):
         raise DataError(f"{where}: expected the path of a file below the dataset's folder, found {name!r}")
     return name
-
-
-def _reopen(urls: list[str], options: dict[str, str], listed: bool) -> Store:
-    return Store(urls, options, listed=listed)
 
 
 def _check_range(uri: str, start: int, stop: int, size: int) -> None:

@@ -198,12 +198,12 @@ def _source(store: Store, format: str, how: _How, progress: Callable[[str, int, 
     if format == "mds":
         return MdsSource.open(store, allow_pickle=how.allow_pickle, verify=how.verify)
     if format == "huggingface":
-        return HuggingFaceSource.open(store, progress=progress, decode=how.decode)
+        return HuggingFaceSource.open(store, cache_dir=folder, progress=progress, decode=how.decode)
     if format == "files":
         return FilesSource.open(store, group=how.group, partial=how.partial)
     files = detect.of_format(store, format)
     if format == "arrow":
-        return ArrowSource.open(store, files, progress=progress)
+        return ArrowSource.open(store, files, cache_dir=folder, progress=progress)
     if format == "webdataset":
         return WebDatasetSource.open(store, files, cache_dir=folder, progress=progress)
     return JsonlSource.open(store, files, cache_dir=folder, progress=progress)

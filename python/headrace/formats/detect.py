@@ -17,7 +17,8 @@ FORMATS = ("parquet", "litdata", "mds", "huggingface", "arrow", "webdataset", "j
 _SUFFIXES = {
     "parquet": (".parquet", ".parq", ".pq"),
     "arrow": (".arrow", ".feather", ".ipc", ".arrows"),
-    "webdataset": (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.zstd"),
+    # Also those that are refused: an error then names them.
+    "webdataset": (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.zstd", ".tzst", ".tar.xz", ".txz", ".tar.bz2", ".tbz2"),
     "jsonl": tuple(
         name + packing for name in (".jsonl", ".ndjson", ".jsonlines") for packing in ("", ".gz", ".zst", ".zstd")
     ),
@@ -44,7 +45,7 @@ def detect(store: Store) -> str:
         return "huggingface"
     if "index.json" in names and store.is_folder:
         return _of_index(store, names["index.json"])
-    data = [file for file in files if file.size and not _is_aside(file)]
+    data = [file for file in files if _is_data(file)]
     for name, suffixes in _SUFFIXES.items():
         mine = [file for file in data if file.name.lower().endswith(suffixes)]
         # Below a folder with Parquet files whatever else lies there is left out, as it always was.
@@ -56,7 +57,7 @@ def detect(store: Store) -> str:
 
 def of_format(store: Store, name: str) -> list[File]:
     """The files of a format that is known by suffixes: those that have one, or all if none has one."""
-    data = [file for file in store.files if file.size and not _is_aside(file)]
+    data = [file for file in store.files if _is_data(file)]
     return [file for file in data if file.name.lower().endswith(_SUFFIXES[name])] or data
 
 
@@ -91,6 +92,9 @@ def _of_content(store: Store, file: File) -> str:
     return "webdataset" if head[_TAR_MAGIC : _TAR_MAGIC + 5] == b"ustar" else "files"
 
 
-def _is_aside(file: File) -> bool:
+def _is_data(file: File) -> bool:
+    """Whether a file is more than a marker or a note. An empty one with a suffix once held something."""
     name = file.name.lower()
-    return name.startswith(_ASIDE) or name.endswith(".md")
+    if name.startswith(_ASIDE) or name.endswith(".md"):
+        return False
+    return file.size > 0 or name.endswith(tuple(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes))

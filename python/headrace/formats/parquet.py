@@ -34,7 +34,7 @@ class ParquetSource(Source):
 
     def load(self, chunk: int, columns: tuple[str, ...] | None = None) -> Chunk:
         """See `Source.load`."""
-        return RowChunk(self._core.read_rows(chunk, None if columns is None else list(columns)))
+        return RowChunk(self._core.read_rows(chunk, None if columns is None else list(columns)), columns)
 
     def file(self, chunk: int) -> str:
         """See `Source.file`."""
@@ -55,21 +55,23 @@ class ParquetSource(Source):
 
 
 class RowChunk(Chunk):
-    """Decoded rows of a table."""
+    """Decoded rows of a table, their columns in the order asked for."""
 
-    def __init__(self, rows: "_core.Rows") -> None:
+    def __init__(self, rows: "_core.Rows", columns: tuple[str, ...] | None) -> None:
         self._rows = rows
+        self._columns = columns
         self.nbytes = rows.nbytes
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, row: int) -> Any:
-        return self._rows.row(row)
+        return self._ordered(self._rows.row(row))
 
     def take(self, rows: Sequence[int]) -> list[Any]:
         """See `Chunk.take`."""
-        return self._rows.take(list(rows))
+        taken = self._rows.take(list(rows))
+        return taken if self._columns is None else [self._ordered(sample) for sample in taken]
 
     def arrays(self, columns: Sequence[str]) -> Mapping[str, Any]:
         """See `Chunk.arrays`."""
@@ -78,6 +80,9 @@ class RowChunk(Chunk):
             return plain
         rows = self._rows.take(range(len(self)))
         return {name: plain[name] if name in plain else [row[name] for row in rows] for name in columns}
+
+    def _ordered(self, sample: dict[str, Any]) -> dict[str, Any]:
+        return sample if self._columns is None else {name: sample[name] for name in self._columns}
 
 
 def _open_again(open_again: OpenAgain) -> ParquetSource:
