@@ -23,7 +23,6 @@ _ALL = (
         quick=4_000,
         batch=64,
         workers=0,
-        epochs=2,
     ),
     Case(
         name="overhead-2",
@@ -34,7 +33,6 @@ _ALL = (
         samples=200_000,
         quick=4_000,
         batch=64,
-        epochs=2,
     ),
     Case(
         name="epoch",
@@ -43,7 +41,7 @@ _ALL = (
         loaders={"headrace": "headrace_map", "torch": "torch_map", "torch-persistent": "torch_persistent"},
         aim=20.0,
         aside=("torch-persistent",),
-        samples=200_000,
+        samples=20_000,
         quick=4_000,
         batch=64,
         measure="next_epoch_seconds",
@@ -55,7 +53,7 @@ _ALL = (
         data="waits",
         loaders=_MAP,
         aim=3.0,
-        samples=960,
+        samples=640,
         quick=128,
         batch=32,
         items_in_parallel=16,
@@ -69,7 +67,7 @@ _ALL = (
         samples=2_000,
         quick=128,
         batch=32,
-        epochs=3,
+        epochs=2,
     ),
     Case(
         name="python",
@@ -77,7 +75,7 @@ _ALL = (
         data="python",
         loaders=_MAP,
         aim=0.95,
-        samples=4_000,
+        samples=2_000,
         quick=128,
         batch=32,
         epochs=2,
@@ -93,7 +91,6 @@ _ALL = (
             samples=5_000,
             quick=128,
             batch=32,
-            epochs=2,
             decode=kind == "decoded",
         )
         for format, about, loaders, aim in (
