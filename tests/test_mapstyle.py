@@ -198,6 +198,7 @@ def test_arguments_that_do_not_go_together_are_refused() -> None:
         ({"batch_sampler": [[0]], "drop_last": True}, "give it alone"),
         ({"batch_sampler": [[0]], "sampler": [0]}, "give it alone"),
         ({"batch_size": None, "drop_last": True}, "drop_last has no meaning"),
+        ({"batch_size": None, "global_batch_size": 4}, "global_batch_size has no meaning"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"num_workers": -1}, "num_workers"),
         ({"timeout": 1}, "timeout needs workers"),

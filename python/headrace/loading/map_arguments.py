@@ -156,6 +156,8 @@ def _check_together(given: Arguments, iterable: bool, batched: bool) -> None:
                 "batch_sampler says all that batch_size, global_batch_size, shuffle, sampler and drop_last say: "
                 "give it alone"
             )
+    if not batched and given.global_batch_size is not None:
+        raise ValueError("batch_size=None gives single samples: global_batch_size has no meaning with it")
     if not batched and given.drop_last:
         raise ValueError("drop_last has no meaning with batch_size=None, which gives single samples")
     if given.batch_sampler is not None and not hasattr(given.batch_sampler, "__iter__"):

@@ -3,7 +3,6 @@
 Each iterator is an epoch of its own, but for the first one after a state was loaded, which goes on inside one.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -147,15 +146,13 @@ class MapDriver(Driver):
 
     def next(self, results: "OrderedResults[Any, tuple[Any, Place]]", sharing: Sharing) -> Any:
         """The next batch of a run, or `END`."""
-        ready = results.ready()
-        before = time.perf_counter()
         try:
             batch, after = results.next(self._arguments.timeout)
         except StopIteration:
             batch, after = END, Place()
-        if not ready and self._workers:
-            self._counts["waits"] += 1
-            self._waited += time.perf_counter() - before
+        self._counts["waits"] += results.waits
+        self._waited += results.waited
+        results.waits, results.waited = 0, 0.0
         at = self._at
         if batch is END:
             self._at = at.next_epoch()

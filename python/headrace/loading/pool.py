@@ -8,7 +8,6 @@ of the main thread: so a drawn task is in the deque of slots before Python code 
 
 import atexit
 import os
-import resource
 import sys
 import threading
 import time
@@ -16,63 +15,35 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice, repeat
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Any, Final, Generic, TypeVar
+
+from .team import (
+    CHUNK_SECONDS,
+    DONE,
+    FAILED,
+    NEW,
+    STATE,
+    TASK,
+    VALUE,
+    Run,
+    Slot,
+    Team,
+    add_note,
+    as_raised,
+    stack_bytes,
+    work,
+)
 
 __all__ = ["OrderedResults", "Pool", "add_note", "as_raised"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-# What a slot holds, by position: a list is made in C, without a moment for Ctrl-C between drawing and keeping a task.
-_TASK: Final = 0
-_STATE: Final = 1
-_VALUE: Final = 2
-
-# The states of a slot, in order.
-_NEW: Final = 0
-_RUNNING: Final = 1
-_DONE: Final = 2
-_FAILED: Final = 3
-
-_CHUNK_SECONDS: Final = 200e-6
-"""Work that is handed over at once, if tasks are that small: waking a thread costs about a twentieth of it."""
-
 _EXIT_SECONDS: Final = 0.5
 """How long the end of the interpreter waits for tasks that are being run."""
 
 _live: "weakref.WeakSet[Pool[Any, Any]]" = weakref.WeakSet()
-
-
-class _Slot(list[Any]):
-    """A task, its state, and its value or error."""
-
-    __slots__ = ()
-
-
-class _Team:
-    """What the threads of a pool share; they do not refer to the pool, so that it can be dropped."""
-
-    __slots__ = ("queue", "stopped")
-
-    def __init__(self) -> None:
-        self.queue: SimpleQueue[tuple[_Run, list[_Slot]] | None] = SimpleQueue()
-        self.stopped = False
-
-
-class _Run:
-    """What the threads know of one sequence of tasks."""
-
-    __slots__ = ("call", "cancelled", "cost", "waiting", "wake")
-
-    def __init__(self, call: Callable[[Any], Any]) -> None:
-        self.call = call
-        self.cancelled = False
-        self.waiting = False
-        """Set before the consumer looks at its slot for the last time; read after a slot was set."""
-        self.wake: SimpleQueue[None] = SimpleQueue()
-        self.cost: float | None = None
-        """Seconds for a task, about."""
 
 
 class Pool(Generic[Task, Result]):
@@ -106,7 +77,7 @@ class Pool(Generic[Task, Result]):
         self._init = init
         self._name = name
         self._process = os.getpid()
-        self._team = _Team()
+        self._team = Team()
         self._threads: list[threading.Thread] = []
 
     def run(
@@ -121,16 +92,16 @@ class Pool(Generic[Task, Result]):
         """
         return OrderedResults(self, self._call, tasks, max(1, self.workers + ahead), label)
 
-    def put(self, run: _Run, slots: list[_Slot]) -> None:
+    def put(self, run: Run, slots: list[Slot]) -> None:
         """Gives neighbouring tasks to one thread."""
         self._start()
         self._team.queue.put((run, slots))
 
     def lend(self, call: Callable[[], Any], times: int) -> None:
         """Has up to `times` threads call something when they come to it; what it gives or raises is not looked at."""
-        run = _Run(lambda task: task())
+        run = Run(lambda task: task())
         for _ in range(times):
-            self.put(run, [_Slot((call, _NEW, None))])
+            self.put(run, [Slot((call, NEW, None))])
 
     def threads(self) -> list[threading.Thread]:
         """Those of this process."""
@@ -153,7 +124,7 @@ class Pool(Generic[Task, Result]):
 
     def _start(self) -> None:
         if self._process != os.getpid():
-            self._process, self._team, self._threads = os.getpid(), _Team(), []
+            self._process, self._team, self._threads = os.getpid(), Team(), []
         if self._team.stopped:
             raise RuntimeError("this loader was closed")
         if len(self._threads) == self.workers:
@@ -163,12 +134,12 @@ class Pool(Generic[Task, Result]):
             atexit.unregister(_close_all)
             atexit.register(_close_all)
         _live.add(self)
-        before = threading.stack_size(_stack_bytes())
+        before = threading.stack_size(stack_bytes())
         try:
             while len(self._threads) < self.workers:
                 number = len(self._threads)
                 thread = threading.Thread(
-                    target=_work,
+                    target=work,
                     args=(self._team, self._init, self._end, number),
                     name=f"{self._name}-{number}",
                     daemon=True,
@@ -195,11 +166,11 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
         label: Callable[[int], str] | None,
     ) -> None:
         self._pool = pool
-        self._run = _Run(call)
-        self._drawn = map(_Slot, zip(tasks, repeat(_NEW), repeat(None), strict=False))
+        self._run = Run(call)
+        self._drawn = map(Slot, zip(tasks, repeat(NEW), repeat(None), strict=False))
         self._limit = limit
         self._label = label
-        self._slots: deque[_Slot] = deque()
+        self._slots: deque[Slot] = deque()
         self._handed = 0
         """How many of the slots threads have, from the first on."""
         self._number = 0
@@ -207,6 +178,10 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
         self._ended = False
         self._broken: BaseException | None = None
         """What the iterator of tasks raised when it was last asked."""
+        self.waits = 0
+        """Results that were not ready when they were asked for."""
+        self.waited = 0.0
+        """Seconds that they were waited for."""
         self._process = os.getpid()
         # Reentrant: an interrupt between taking it and the next line must not lock this thread out.
         self._busy = threading.RLock()
@@ -235,7 +210,7 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
             self._number += 1
         finally:
             self._busy.release()
-        if slot[_STATE] == _FAILED:
+        if slot[STATE] == FAILED:
             error = as_raised(slot.pop())
             try:
                 if self._label is not None:
@@ -244,16 +219,7 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
             finally:
                 # The traceback refers to this frame.
                 del error
-        return slot[_VALUE]
-
-    def ready(self) -> int:
-        """How many results can be had without waiting."""
-        count = 0
-        for slot in tuple(self._slots):
-            if slot[_STATE] < _DONE:
-                break
-            count += 1
-        return count
+        return slot[VALUE]
 
     def close(self) -> None:
         """Ends the run: what was not begun is not begun. Waits for nothing and takes no lock."""
@@ -265,14 +231,14 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
         if hasattr(self, "_run"):
             self._run.cancelled = True
 
-    def _next(self, timeout: float | None) -> _Slot:
+    def _next(self, timeout: float | None) -> Slot:
         slots = self._slots
         if not slots:
             self._fill(0)
             if not slots:
                 raise StopIteration
         head = slots[0]
-        if head[_STATE] < _DONE:
+        if head[STATE] < DONE:
             if self._pool.workers == 0:
                 self._call_here(head)
             else:
@@ -286,31 +252,34 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
         self._handed = max(0, self._handed - 1)
         return slots.popleft()
 
-    def _call_here(self, slot: _Slot) -> None:
+    def _call_here(self, slot: Slot) -> None:
         self._handed = 1
         try:
-            value, state = self._run.call(slot[_TASK]), _DONE
+            value, state = self._run.call(slot[TASK]), DONE
         except Exception as error:
-            value, state = error, _FAILED
+            value, state = error, FAILED
         # An interrupted task stays as it was, and is called again.
-        slot[_VALUE] = value
-        slot[_STATE] = state
+        slot[VALUE] = value
+        slot[STATE] = state
 
-    def _wait(self, head: _Slot, timeout: float | None) -> None:
+    def _wait(self, head: Slot, timeout: float | None) -> None:
         run = self._run
-        end = None if timeout is None else time.monotonic() + timeout
+        begin = time.monotonic()
+        end = None if timeout is None else begin + timeout
         try:
             run.waiting = True
-            while head[_STATE] < _DONE:
+            while head[STATE] < DONE:
                 try:
                     run.wake.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
                 except Empty:
-                    if head[_STATE] >= _DONE:
+                    if head[STATE] >= DONE:
                         break
                     what = "" if self._label is None else f", {self._label(self._number)}"
                     raise TimeoutError(f"no result after {timeout:g} s{what}") from None
         finally:
             run.waiting = False
+            self.waits += 1
+            self.waited += time.monotonic() - begin
 
     def _fill(self, claimed: int) -> None:
         """Draws tasks up to the limit; `claimed` of the slots do not count any more."""
@@ -319,7 +288,7 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
         if room <= 0 or self._ended:
             return
         cost = self._run.cost
-        if cost is not None and cost < _CHUNK_SECONDS and room * 2 < self._limit:
+        if cost is not None and cost < CHUNK_SECONDS and room * 2 < self._limit:
             # Small tasks are handed over several at once, or not yet.
             return
         count = len(slots)
@@ -330,11 +299,11 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
                 if self._broken is not None and len(slots) == count:
                     error = RuntimeError("the stream of tasks ended after an error: what should have followed is lost")
                     error.__cause__ = self._broken
-                    slots.append(_Slot((None, _FAILED, error)))
+                    slots.append(Slot((None, FAILED, error)))
             self._broken = None
         except Exception as error:
             self._broken = error
-            slots.append(_Slot((None, _FAILED, error)))
+            slots.append(Slot((None, FAILED, error)))
         except BaseException as error:
             self._broken = error
             raise
@@ -343,9 +312,9 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
     def _hand_over(self) -> None:
         if self._pool.workers == 0:
             return
-        fresh = [slot for slot in islice(self._slots, self._handed, None) if slot[_STATE] == _NEW]
+        fresh = [slot for slot in islice(self._slots, self._handed, None) if slot[STATE] == NEW]
         cost = self._run.cost
-        size = 1 if cost is None else max(1, min(len(fresh), int(_CHUNK_SECONDS / max(cost, 1e-9))))
+        size = 1 if cost is None else max(1, min(len(fresh), int(CHUNK_SECONDS / max(cost, 1e-9))))
         # After an interrupt slots may be given out twice; the second thread passes them over.
         for first in range(0, len(fresh), size):
             self._pool.put(self._run, fresh[first : first + size])
@@ -353,91 +322,16 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
 
     def _rebuild(self) -> None:
         """Begins again in a forked child what its parent's threads had begun."""
-        run, self._run = self._run, _Run(self._run.call)
+        run, self._run = self._run, Run(self._run.call)
         self._run.cancelled, self._run.cost = run.cancelled, run.cost
         for slot in self._slots:
-            if slot[_STATE] < _DONE:
-                slot[_STATE] = _NEW
+            if slot[STATE] < DONE:
+                slot[STATE] = NEW
         self._handed = 0
         self._busy = threading.RLock()
         self._process = os.getpid()
         if not run.cancelled:
             self._hand_over()
-
-
-def as_raised(error: BaseException) -> BaseException:
-    """The exception to raise for one of a task: itself, but for StopIteration, which would end an epoch silently."""
-    if not isinstance(error, StopIteration):
-        return error
-    wrapped = RuntimeError("StopIteration was raised while a batch was made; it would have ended the epoch silently")
-    wrapped.__cause__ = error
-    return wrapped
-
-
-def add_note(error: BaseException, note: str) -> None:
-    """Adds a note to an exception, once; one that takes none is left as it is."""
-    try:
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
-    except Exception:
-        return
-
-
-def _work(team: _Team, init: Callable[[int], object] | None, end: Callable[[int], object] | None, number: int) -> None:
-    """The life of a thread."""
-    clock = time.perf_counter
-    failure = _begin(init, number)
-    while (given := team.queue.get()) is not None:
-        run, slots = given
-        begin = before = clock()
-        for slot in slots:
-            if run.cancelled or team.stopped:
-                break
-            if slot[_STATE] != _NEW:
-                continue
-            slot[_STATE] = _RUNNING
-            if failure is None:
-                try:
-                    value, state = run.call(slot[_TASK]), _DONE
-                except BaseException as error:
-                    value, state = error, _FAILED
-            else:
-                value, state = failure, _FAILED
-                failure = _begin(init, number)
-            slot[_VALUE] = value
-            slot[_STATE] = state
-            value = None
-            now = clock()
-            # A thread that is put aside for a moment says nothing about the task.
-            cost = run.cost
-            run.cost = now - before if cost is None else cost + (min(now - before, 4 * cost) - cost) / 4
-            before = now
-            if run.waiting and now - begin > _CHUNK_SECONDS:
-                run.wake.put(None)
-        if run.waiting:
-            run.wake.put(None)
-        # Whatever the tasks hold may go while this thread waits.
-        given = run = slots = slot = None
-    if end is not None:
-        end(number)
-
-
-def _begin(init: Callable[[int], object] | None, number: int) -> BaseException | None:
-    if init is None:
-        return None
-    try:
-        init(number)
-    except BaseException as error:
-        add_note(error, f"in worker_init_fn({number})")
-        return error
-    return None
-
-
-def _stack_bytes() -> int:
-    """As much as the main thread may use, so that recursion that works there works here; used when touched."""
-    limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
-    bounded = 64 << 20 if limit == resource.RLIM_INFINITY else min(max(limit, 8 << 20), 1 << 30)
-    return bounded & ~0xFFFF
 
 
 def _close_all() -> None:
