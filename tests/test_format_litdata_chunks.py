@@ -115,6 +115,8 @@ def test_tables_of_old_releases(make: Any, tmp_path: Path) -> None:
         "c": [b"", b"y", None],
         "d": [1.5, 2.5, 3.5],
         "e": [[1], [], None],
+        "f": [True, False, True],
+        "g": [-1, 2, 3],
     }
     table = pyarrow.table(values)
     sink = pyarrow.BufferOutputStream()

@@ -12,8 +12,16 @@ __all__ = ["ArrowRows"]
 
 _FILE = b"ARROW1"
 
-# What a buffer of numbers, or of the offsets of text and bytes, holds.
-_FAST = {"int64": "q", "double": "d", "string": "i", "binary": "i", "large_string": "q", "large_binary": "q"}
+# What a buffer of numbers or bits, or of the offsets of text and bytes, holds.
+_FAST = {
+    "bool": "B",
+    "int64": "q",
+    "double": "d",
+    "string": "i",
+    "binary": "i",
+    "large_string": "q",
+    "large_binary": "q",
+}
 
 
 class ArrowRows(Chunk):
@@ -36,15 +44,10 @@ class ArrowRows(Chunk):
         arrow = _pyarrow()
         try:
             batches, names = _read(arrow, data, columns)
+            readers = [[_reader(column) for column in batch.columns] for batch in batches]
         except (
-            arrow.ArrowException,
-            OSError,
-            ValueError,
-            TypeError,
-            KeyError,
-            MemoryError,
-            NotImplementedError,
-        ) as error:
+            arrow.ArrowException, OSError, ValueError, TypeError, KeyError, MemoryError, NotImplementedError
+        ) as error:  # fmt: skip
             raise DataError(f"{where}: expected rows in Arrow's layout: {error}") from None
         if len({*names}) != len(names):
             raise DataError(f"{where}: expected columns of different names, found {names}")
@@ -55,11 +58,9 @@ class ArrowRows(Chunk):
         if self._starts[-1] != rows:
             raise DataError(f"{where}: expected {rows} rows as the index says, found {self._starts[-1]}")
         order = list(columns) if columns is not None else [*names, *(name for name in known if name not in names)]
-        there = {name: number for number, name in enumerate(names)}
-        self._columns = [
-            [(name, batch.column(there[name]) if name in there else None) for name in order] for batch in batches
-        ]
-        self._readers = [[(name, _reader(column)) for name, column in batch] for batch in self._columns]
+        places = [(name, names.index(name) if name in names else None) for name in order]
+        self._readers = [[(name, _none if at is None else found[at]) for name, at in places] for found in readers]
+        self._columns = [{name: batch.column(name) for name in names} for batch in batches]
         self.nbytes = max(len(data), sum(batch.get_total_buffer_size() for batch in batches))
 
     def __len__(self) -> int:
@@ -78,9 +79,8 @@ class ArrowRows(Chunk):
         found: dict[str, list[Any]] = {name: [] for name in columns}
         for number, batch in enumerate(self._columns):
             size = self._starts[number + 1] - self._starts[number]
-            for name, column in batch:
-                if name in found:
-                    found[name] += [None] * size if column is None else column.to_pylist()
+            for name, values in found.items():
+                values += batch[name].to_pylist() if name in batch else [None] * size
         return found
 
 
@@ -101,20 +101,24 @@ def _read(arrow: Any, data: bytes, columns: tuple[str, ...] | None) -> tuple[lis
 
 def _reader(column: Any) -> Callable[[int], Any]:
     """A function from a row to its value: what `as_py` gives, for common types at a tenth of its cost."""
-    if column is None:
-        return lambda row: None
     kind = str(column.type)
-    if column.null_count or kind not in _FAST:
+    if column.null_count or kind not in _FAST or not len(column):
         return lambda row: column[row].as_py()
     buffers = column.buffers()
     first: int = column.offset
     ends: Any = cast("Any", memoryview(buffers[1]).cast("B")).cast(_FAST[kind])
+    if kind == "bool":
+        return lambda row: ends[(first + row) >> 3] >> ((first + row) & 7) & 1 == 1
     if kind in ("int64", "double"):
         return lambda row: ends[first + row]
     data: Any = memoryview(buffers[2] if buffers[2] is not None else b"").cast("B")
     if kind in ("binary", "large_binary"):
         return lambda row: bytes(data[ends[first + row] : ends[first + row + 1]])
     return lambda row: str(data[ends[first + row] : ends[first + row + 1]], "utf-8")
+
+
+def _none(row: int) -> None:
+    return None
 
 
 def _pyarrow() -> Any:
