@@ -168,6 +168,7 @@ def test_integers_do_not_wrap_at_64_bits(kind: str) -> None:
     mask = ((col("a") * 4 > 2**63) | (col("a") + 2 == 3)).mask({"a": column}, 3)
     assert mask.tolist() == [True, True, True]
     assert (col("a") - 2**64 < 0).mask({"a": column}, 3).tolist() == [True] * 3
+    assert (col("a") * np.int64(2**62) > 0).mask({"a": column}, 3).tolist() == [True] * 3
     large = np.array([2**64 - 1, 5], dtype=np.uint64)
     assert (col("a") > col("b")).mask({"a": large, "b": [-1, -1]}, 2).tolist() == [True, True]
     assert (col("a") + 1 == 2**64).mask({"a": large}, 2).tolist() == [True, False]

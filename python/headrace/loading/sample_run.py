@@ -208,7 +208,11 @@ class Run:
         """The same place, with another batch size from a step on, which is not before the next one."""
         kept = tuple(segment for segment in position.segments if segment[0] < step)
         row = position.row if step == position.step else self.row_of(position, step)
-        return replace(position, segments=(*kept, (step, row, batch)))
+        return replace(position, segments=(*kept, (step, self.next_row(row, batch), batch)))
+
+    def next_row(self, row: int, batch: int) -> int:
+        """The row that a step begins with: if none is left of the epoch, the first of the next one."""
+        return row if self.steps_in(row, batch) else (row // self.size + 1) * self.size
 
     def check_enough(self, batch: int) -> None:
         """Refuses a dataset that has no whole step.
@@ -322,6 +326,7 @@ def _position(
     run.check_enough(batch)
     # What lies ahead depends on ranks and drop_last, which may be others now: where it does, it is counted from here.
     kept = [segment for segment in past if segment[0] < step]
+    row = run.next_row(row, batch)
     position = Position(step, row, tuple(run.needed([*kept, (step, row, batch)])), skipped)
     for begin, batch in sorted((schedule or {}).items()):
         if begin > step:

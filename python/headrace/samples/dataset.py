@@ -268,10 +268,10 @@ class SampleDataset(Dataset):
             30
         """
         self._counted("subsample")
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 2**31:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if isinstance(share, bool) or not isinstance(share, int | float | np.floating) or not 0 <= share < 2**31:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"subsample takes a share of at least 0, got {share!r}")
         whole = int(share)
-        some = round((share - whole) * len(self.pipeline))
+        some = round(float(share - whole) * len(self.pipeline))
         parts = [self.pipeline.selection] * whole
         if some or not parts:
             parts.append(self.pipeline.selection.pick(np.flatnonzero(self._drawn(seed, _SUBSAMPLE) < some)))
@@ -416,9 +416,11 @@ def _ends(parts: Sequence[float | int], count: int) -> list[int]:
         raise TypeError(f"split takes a list of shares or numbers, got {parts!r}")
     if len(parts) < 1:
         raise ValueError("split takes at least one share or number, got none")
-    if any(isinstance(part, bool) or part < 0 for part in parts):
+    if wrong := [part for part in parts if not isinstance(part, float | int | np.floating | np.integer)]:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"split takes a list of shares or numbers, got {wrong[0]!r} in it")
+    if any(isinstance(part, bool) or not part >= 0 for part in parts):
         raise ValueError(f"split takes shares or numbers of at least 0, got {list(parts)}")
-    if all(isinstance(part, int) for part in parts):
+    if all(isinstance(part, int | np.integer) for part in parts):
         ends = np.cumsum(np.array(parts, dtype=np.int64)).tolist()
         if ends[-1] > count:
             raise ValueError(f"split: {ends[-1]} samples were asked for, there are {count}")

@@ -258,7 +258,9 @@ _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
 def _constant(value: Any) -> Expression:
-    return Expression(frozenset(), repr(value), lambda _: value)
+    # Of NumPy's numbers Python's own: they have no end where integers grow.
+    plain: Any = cast("Any", value).item() if isinstance(value, np.integer | np.floating | np.bool_) else value
+    return Expression(frozenset(), repr(plain), lambda _: plain)
 
 
 def _apply(function: Callable[[Any, Any], Any], sign: str, one: Any, two: Any) -> Any:
@@ -303,19 +305,25 @@ def _column(side: Any) -> Any:
 
 
 def _number(side: Any) -> Any:
-    return side.astype(np.int64) if isinstance(side, np.ndarray) and side.dtype == np.bool_ else side
+    if not isinstance(side, np.ndarray):
+        return side
+    array = cast("npt.NDArray[Any]", side)
+    return array.astype(np.int64) if array.dtype == np.bool_ else array
 
 
 def _may_overflow(one: Any, two: Any) -> bool:
     """Whether an operation on integers might leave 64 bits."""
     largest: list[int] = []
     for side in (one, two):
-        if isinstance(side, np.ndarray) and side.dtype.kind == "i":
-            largest.append(max(abs(int(side.min())), abs(int(side.max()))) if side.size else 0)
-        elif isinstance(side, int | np.integer):
-            largest.append(abs(int(side)))
-        else:
+        if not isinstance(side, np.ndarray):
+            if not isinstance(side, int):
+                return False
+            largest.append(abs(side))
+            continue
+        array = cast("npt.NDArray[Any]", side)
+        if array.dtype.kind != "i":
             return False
+        largest.append(max(abs(int(array.min())), abs(int(array.max()))) if array.size else 0)
     return max(largest[0] * largest[1], sum(largest)) >= 2**63
 
 
