@@ -1269,3 +1269,27 @@ def test_a_position_that_ranks_cannot_share_is_refused_when_it_is_loaded() -> No
         again.load_state_dict(state)
         assert len(iter(again)) == left
         assert len(list(again)) == left
+
+
+def test_steps_that_other_ranks_made_are_not_guessed() -> None:
+    """One rank makes three steps of nine samples, two ranks make two."""
+    loader = load(made_up([9]), 4, shuffle=False)
+    given_by(loader, 7)
+    wide = load(made_up([9]), 4, rank=0, world_size=2)
+    wide.load_state_dict(loader.state_dict())
+    assert (wide.step, wide.epoch, len(wide)) == (7, 2, 2)
+    assert [place.row for rank in range(2) for place in wide.sources(7, rank)] == [4, 5, 6, 7, 8]
+    wide.seek(6)
+    assert next(iter(wide))["id"].tolist() == [0, 1]
+    for go in (wide.sources, wide.seek):
+        with pytest.raises(ValueError, match=r"step 5 is not known(.|\n)*before step 6(.|\n)*load a state"):
+            go(5)
+    assert wide.step == 7
+    # Where all ranks make the same steps, all are known.
+    even = load(made_up([9]), 3)
+    given_by(even, 7)
+    other = load(made_up([9]), 3, rank=0, world_size=3)
+    other.load_state_dict(even.state_dict())
+    assert other.sources(1, 2) == even.sources(1)[2:]
+    other.seek(0)
+    assert next(iter(other)).step == 0

@@ -119,9 +119,22 @@ class Run:
                 kept.append(segment)
         return kept
 
+    def check_known(self, position: Position, step: int) -> None:
+        """Refuses a step whose rows depend on how many ranks there were, if those were not as many as now.
+
+        Raises:
+            ValueError: naming the first step that is known.
+        """
+        changes = [other[0] for one, other in pairwise(position.segments) if not self._leads(one, other)]
+        if changes and step < changes[-1]:
+            raise ValueError(
+                f"step {step} is not known here: before step {changes[-1]} the run had other ranks or another "
+                "drop_last, which decide what the last batch of an epoch holds\nhint: load a state of that time"
+            )
+
     def _leads(self, segment: Segment, other: Segment) -> bool:
         try:
-            return self._row(segment, other[0]) == other[1]
+            return self.next_row(self._row(segment, other[0]), other[2]) == other[1]
         except ValueError:  # with too few samples left for the ranks of now
             return False
 

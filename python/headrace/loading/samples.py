@@ -210,6 +210,7 @@ class SampleDriver(EpochDriver):
             end = run.first_step(run.before(position, 0), self.given.epochs)
             if step > end:
                 raise ValueError(f"step must be in 0..{end}, the end of the run, got {step}")
+        run.check_known(position, step)
         self.iteration += 1
         self._change(run, run.at(position, step))
 
@@ -236,6 +237,7 @@ class SampleDriver(EpochDriver):
     def sources(self, step: int, rank: int | None) -> list[Any]:
         """See `Driver.sources`."""
         run, position = self.here()
+        run.check_known(position, step)
         there = run.at(position, step)
         if self.given.epochs is not None and there.row >= self.given.epochs * run.size:
             raise ValueError(f"step {step} lies behind the end of the run")
