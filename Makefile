@@ -12,6 +12,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_DATA ?= .cache/bench
 BENCH_ARGS ?=
+SAMPLES_ARGS ?= $(filter --quick,$(BENCH_ARGS))
 
 RUST := Cargo.toml Cargo.lock pyproject.toml $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
 
@@ -93,7 +94,10 @@ check: .venv/.built ## every check that runs no test: formats, lints, types, stu
 	@.venv/bin/python tools/check_tree.py
 
 bench: .venv-bench/.built ## time the loader beside others (BENCH_ARGS="--quick" for a trial, BENCH_DATA=folder)
+	@$(call say,Rows of tokens)
 	@.venv-bench/bin/python -m headrace.bench tokens $(BENCH_DATA) $(BENCH_ARGS)
+	@$(call say,Samples)
+	@.venv-bench/bin/python -m headrace.bench samples $(BENCH_DATA) $(SAMPLES_ARGS)
 
 docs: .venv-docs/.installed ## build the documentation into site/
 	@$(call say,Documentation into site/)
