@@ -443,6 +443,10 @@ def test_a_state_of_another_run_is_refused() -> None:
             fresh.load_state_dict({name: value for name, value in state.items() if name != key})
     with pytest.raises(hr.StateMismatch, match="row"):
         fresh.load_state_dict(state | {"row": -1})
+    with pytest.raises(hr.StateMismatch, match="got 2 states"):
+        fresh.load_state_dict([state, state | {"row": 2}])
+    # A seed that was drawn is not one that was given.
+    hr.DataLoader(Numbers(10), 2, shuffle=True, generator=np.random.default_rng()).load_state_dict([state, state])
     # What is not given comes from the state.
     fresh.load_state_dict(state)
     assert _batches(fresh) == _batches(_loaded(hr.DataLoader(Numbers(10), 2, shuffle=True, seed=3), state))

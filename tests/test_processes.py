@@ -155,6 +155,29 @@ def test_dropping_a_loader_ends_a_process_in_the_middle() -> None:
     assert time.monotonic() - begin < 20
 
 
+def test_a_forked_child_starts_its_own() -> None:
+    iterator = iter(hr.DataLoader(Numbers(20), 2, num_workers=1, worker_type="process"))
+    assert next(iterator).tolist() == [0, 1]
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            rest = [batch.tolist() for batch in iterator]
+            status = 0 if rest == [[first, first + 1] for first in range(2, 20, 2)] else 2
+            iterator = None  # type: ignore[assignment]
+            gc.collect()
+            _wait_for(lambda: not _workers_of(os.getpid()))
+        finally:
+            os._exit(status)
+    deadline = time.monotonic() + 60
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+    assert os.waitstatus_to_exitcode(ended[1]) == 0
+    assert [batch.tolist() for batch in iterator] == [[first, first + 1] for first in range(2, 20, 2)]
+
+
 def test_what_cannot_be_pickled_is_refused_with_advice() -> None:
     loader = hr.DataLoader(Numbers(4), 2, num_workers=1, worker_type="process", collate_fn=lambda samples: samples)
     with pytest.raises(Exception, match="pickle") as caught:

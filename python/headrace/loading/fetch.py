@@ -26,15 +26,16 @@ class Fetcher:
         self._collate = collate
         self._batched = batched
         self._parallel = parallel
-        self._helpers: Helpers | None = None
+        self._helpers = Helpers(parallel - 1)
         # As PyTorch: a class may set it to None.
         self._whole = getattr(dataset, "__getitems__", None) if batched else None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_helpers": None, "_whole": None}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_helpers", "_whole")}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
+        self._helpers = Helpers(self._parallel - 1)
         self._whole = getattr(self.dataset, "__getitems__", None) if self._batched else None
 
     def __call__(self, keys: Any) -> Any:
@@ -44,7 +45,7 @@ class Fetcher:
         elif self._whole is not None:
             samples = self._all_at_once(keys) if keys else []
         elif self._parallel > 1 and len(keys) > 1:
-            samples = self._in_parallel(keys)
+            samples = self._helpers.map(self.sample, keys)
         else:
             samples = self._one_by_one(keys)
         if self._collate is None:
@@ -64,9 +65,9 @@ class Fetcher:
             raise
 
     def close(self) -> None:
-        """Ends the threads that help."""
-        if self._helpers is not None:
-            self._helpers.close()
+        """Ends the threads that help; others are made when they are needed."""
+        self._helpers.close()
+        self._helpers = Helpers(self._parallel - 1)
 
     def _one_by_one(self, keys: list[Any]) -> list[Any]:
         dataset = self.dataset
@@ -92,11 +93,6 @@ class Fetcher:
                 f"__getitems__ of {type(self.dataset).__name__} gave {len(samples)} samples for {len(keys)} keys"
             )
         return samples
-
-    def _in_parallel(self, keys: list[Any]) -> list[Any]:
-        if self._helpers is None:
-            self._helpers = Helpers(self._parallel - 1)
-        return self._helpers.map(self.sample, keys)
 
 
 def pin(batch: Any) -> Any:

@@ -34,6 +34,8 @@ class MapArguments:
     timeout: float | None
     init: Callable[[int], object] | None
     seed: int | None
+    seed_counts: bool
+    """False if the seed was drawn: then a loaded state has its own."""
     prefetch: int
     rank: SupportsIndex | None
     world_size: SupportsIndex | None
@@ -86,6 +88,7 @@ def resolve(dataset: Any, given: Arguments) -> MapArguments:
         timeout=given.seconds,
         init=given.worker_init_fn,
         seed=seed,
+        seed_counts=not hasattr(given.generator, "integers"),
         prefetch=2 if given.prefetch_factor is None else as_int(given.prefetch_factor, "prefetch_factor", least=1),
         rank=given.rank,
         world_size=given.world_size,

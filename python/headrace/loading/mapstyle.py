@@ -3,7 +3,8 @@
 Each iterator is an epoch of its own, but for the first one after a state was loaded, which goes on inside one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -14,13 +15,13 @@ from headrace.state import ORDER, SCHEMA, check_state
 from .arguments import Arguments
 from .base import Driver
 from .choose import Choice, choose
-from .fetch import Fetcher, pin
+from .fetch import Fetcher
 from .map_arguments import MapArguments, resolve
 from .pool import OrderedResults, Pool
 from .processes import THREADS_EACH, Processes
-from .samplers import Place, Sharing, Task
+from .samplers import Place, Sharing
 from .schedule import check_divides
-from .streams import END, IterableSource, MapSource, Reader, Source
+from .streams import END, Caller, IterableSource, MapSource, Reader, Source, read_pinned
 
 __all__ = ["MapDriver"]
 
@@ -49,7 +50,7 @@ class MapDriver(Driver):
     def __init__(self, dataset: Any, arguments: MapArguments) -> None:
         self.dataset = dataset
         self._arguments = arguments
-        self._given_seed = arguments.seed
+        self._given_seed = arguments.seed if arguments.seed_counts else None
         self._given_shuffle = arguments.shuffle
         self._seed = arguments.seed or 0
         self._shuffle = bool(arguments.shuffle)
@@ -57,6 +58,7 @@ class MapDriver(Driver):
         self.iteration = 0
         """Counts up whenever an iterator that is alive must not go on."""
         self._pool: Pool[Any, tuple[Any, Place]] | None = None
+        self._latest: weakref.ref[OrderedResults[Any, tuple[Any, Place]]] | None = None
         self._fetcher: Fetcher | None = None
         self._source: Source
         if arguments.iterable:
@@ -131,7 +133,7 @@ class MapDriver(Driver):
             at = at.next_epoch()
         sharing = self._sharing()
         stream = self._stream(at, sharing)
-        self.iteration += 1
+        self._next_iteration()
         self._at = at._replace(begun=True)
         pool, stream = self._workers_for(stream)
         return _Epoch(self, self._run(pool, stream), sharing, resumed=at.place.step > 0)
@@ -204,8 +206,8 @@ class MapDriver(Driver):
         """See `Driver.load`."""
         del strict
         if not isinstance(state, Mapping):
-            if not state:
-                raise ValueError("load_state_dict needs a state, got an empty list")
+            if not state or any(other != state[0] for other in state):
+                raise StateMismatch(f"expected the states of one step, the same on all ranks; got {len(state)} states")
             state = state[0]
         # What a sampler or dataset says of itself need not be of plain types.
         plain = check_state({key: value for key, value in state.items() if key != "inner"}, "map")
@@ -214,7 +216,7 @@ class MapDriver(Driver):
         self._seed = plain["seed"]
         self._shuffle = plain["shuffle"]
         self._at = _At(plain["epoch"], False, place, plain["step"], plain["position"])
-        self.iteration += 1
+        self._next_iteration()
 
     # Telling
 
@@ -267,15 +269,24 @@ class MapDriver(Driver):
     def _stream(self, at: _At, sharing: Sharing) -> Iterator[Any]:
         return self._source.stream(at.place, sharing, self._seed if self._shuffle else None, at.epoch)
 
+    def _next_iteration(self) -> None:
+        """Ends what works for an iterator that is no longer the latest."""
+        self.iteration += 1
+        results = None if self._latest is None else self._latest()
+        if results is not None:
+            results.close()
+
     def _run(self, pool: "Pool[Any, tuple[Any, Place]]", stream: Iterator[Any]) -> Any:
         first = self._at.place.step
         epoch = self._at.epoch
-        return pool.run(
+        results = pool.run(
             stream,
             # So many batches for each worker, besides those that are being made.
             ahead=(self._arguments.prefetch + 1) * self._workers - pool.workers,
             label=lambda number: f"batch {first + number} of epoch {epoch}",
         )
+        self._latest = weakref.ref(results)
+        return results
 
     def _workers_for(self, stream: Iterator[Any]) -> "tuple[Pool[Any, tuple[Any, Place]], Iterator[Any]]":
         """The pool, made for the first epoch."""
@@ -284,7 +295,7 @@ class MapDriver(Driver):
         pinned = self._arguments.pin_memory
         init = self._arguments.init
         if self._fetcher is None:
-            self._pool = Pool(_read_pinned if pinned else Reader.read, self._workers, init=init)
+            self._pool = Pool(read_pinned if pinned else Reader.read, self._workers, init=init)
             return self._pool, stream
         fetcher, processes = self._fetcher, None
         if self._chosen.worker_type == "auto":
@@ -300,10 +311,10 @@ class MapDriver(Driver):
         elif self._chosen.worker_type == "process" and self._workers:
             processes = Processes(fetcher, self._workers, init=init, seed=self._seed)
         if processes is None:
-            self._pool = Pool(_Call(fetcher, pinned), self._workers, init=init)
+            self._pool = Pool(Caller(fetcher, pinned), self._workers, init=init)
         else:
             self._pool = Pool(
-                _Call(processes, pinned),
+                Caller(processes, pinned),
                 self._workers * THREADS_EACH,
                 init=processes.begin,
                 end=processes.end,
@@ -327,23 +338,6 @@ class MapDriver(Driver):
                 raise StateMismatch(
                     f"{names.get(key, key)} is {here!r} here, the state is of a run with {state[key]!r}"
                 )
-
-
-class _Call:
-    """What a worker thread does with a task."""
-
-    def __init__(self, fetch: Callable[[Any], Any], pinned: bool) -> None:
-        self._fetch = fetch
-        self._pinned = pinned
-
-    def __call__(self, task: Task) -> tuple[Any, Place]:
-        batch = self._fetch(task.keys)
-        return pin(batch) if self._pinned else batch, task.after
-
-
-def _read_pinned(reader: Reader) -> tuple[Any, Place]:
-    batch, place = reader.read()
-    return pin(batch), place
 
 
 class _Epoch(Iterator[Any]):

@@ -79,6 +79,8 @@ class Pool(Generic[Task, Result]):
         self._process = os.getpid()
         self._team = Team()
         self._threads: list[threading.Thread] = []
+        # Of those that need threads; what ends them takes none. Reentrant: an interrupt must not lock this thread out.
+        self._starting = threading.RLock()
 
     def run(
         self, tasks: Iterator[Task], *, ahead: int = 0, label: Callable[[int], str] | None = None
@@ -125,10 +127,14 @@ class Pool(Generic[Task, Result]):
     def _start(self) -> None:
         if self._process != os.getpid():
             self._process, self._team, self._threads = os.getpid(), Team(), []
+            self._starting = threading.RLock()
         if self._team.stopped:
             raise RuntimeError("this loader was closed")
-        if len(self._threads) == self.workers:
-            return
+        if len(self._threads) < self.workers:
+            with self._starting:
+                self._start_threads()
+
+    def _start_threads(self) -> None:
         if not _live:
             # Once at a time, however many pools come and go.
             atexit.unregister(_close_all)

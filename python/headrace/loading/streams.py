@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
+from .fetch import pin
 from .pool import add_note
 from .samplers import (
     BatchSamplerStream,
@@ -18,7 +19,7 @@ from .samplers import (
     wants_integers,
 )
 
-__all__ = ["END", "IterableSource", "MapSource", "Source"]
+__all__ = ["END", "Caller", "IterableSource", "MapSource", "Reader", "Source", "length_of", "read_pinned"]
 
 END: Any = object()
 """Stands for the batch after the last one."""
@@ -199,6 +200,25 @@ class Reader:
             if hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict"):
                 return stateful.state_dict()  # type: ignore[union-attr]
         return None
+
+
+class Caller:
+    """What a worker thread does with a task."""
+
+    def __init__(self, fetch: Callable[[Any], Any], pinned: bool) -> None:
+        self._fetch = fetch
+        self._pinned = pinned
+
+    def __call__(self, task: Task) -> tuple[Any, Place]:
+        """The batch, and the place after it."""
+        batch = self._fetch(task.keys)
+        return pin(batch) if self._pinned else batch, task.after
+
+
+def read_pinned(reader: Reader) -> tuple[Any, Place]:
+    """See `Reader.read`."""
+    batch, place = reader.read()
+    return pin(batch), place
 
 
 def length_of(sized: Any, what: str) -> int:
