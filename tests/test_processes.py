@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.loading.choose import choose
 from headrace.loading.wire import FAILED, MADE, Arena, decode, encode
-from loading_data import Faulty, Lists, Numbers, Rows, note_process, process_of
+from loading_data import Faulty, Lists, Numbers, Rows, note_end, note_process, process_of
 
 # A process takes seconds to start on a machine that is busy; so these tests start few.
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memfd")
@@ -101,6 +101,16 @@ def test_each_process_begins_once_and_draws_its_own(tmp_path: Path) -> None:
     assert {int(pid) for pids in begun.values() for pid in pids} >= used
     assert all(len(pids) == 1 for pids in begun.values())
     assert os.getpid() not in used
+
+
+def test_idle_processes_end_as_programs_do(tmp_path: Path) -> None:
+    begins = functools.partial(note_end, str(tmp_path))
+    loader = hr.DataLoader(Numbers(9), 3, num_workers=1, worker_type="process", worker_init_fn=begins)
+    assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    del loader
+    gc.collect()
+    _wait_for(lambda: not _workers_of(os.getpid()))
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
 
 
 def test_errors_come_with_their_type_and_traceback() -> None:

@@ -83,7 +83,7 @@ class Processes:
         self._channels[number // THREADS_EACH].reap()
 
     def close(self) -> None:
-        """Ends the processes, whatever they do. Waits for nothing and takes no lock."""
+        """Ends the processes, also in the middle of a batch. Waits for nothing and takes no lock."""
         for channel in self._channels:
             channel.close()
 
@@ -116,8 +116,11 @@ class _Link:
                 pass_fds=(theirs.fileno(), *fds),
                 process_group=0,
             )
-        self.connection = multiprocessing.connection.Connection(ours.detach())
+        self._socket = ours
+        self.connection = multiprocessing.connection.Connection(os.dup(ours.fileno()))
         self.dead = False
+        self.busy = 0
+        """Batches that it was asked for and has not given."""
         preparation = multiprocessing.spawn.get_preparation_data(f"headrace-worker-{number}")
         # One that is pickled otherwise than by multiprocessing must be plain bytes.
         preparation["authkey"] = bytes(preparation["authkey"])
@@ -128,11 +131,26 @@ class _Link:
             # It died already; whoever reads from it finds out.
             return
 
+    def close(self) -> None:
+        """Ends the process: at once if it works, else as a program ends. Waits for nothing and takes no lock."""
+        if self.busy:
+            self.process.kill()
+            return
+        # It may have gone already.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def release(self) -> None:
+        """Gives up this side of the connection."""
+        self.connection.close()
+        self._socket.close()
+
     def outcome(self) -> str:
         """How the process ended."""
         try:
             status = self.process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
+            self.process.kill()
             return "closed its connection"
         if status >= 0:
             return f"ended with exit status {status}"
@@ -172,6 +190,7 @@ class _Channel:
         while True:
             with self._send:
                 link = self._linked()
+                link.busy += 1
                 # If it died whoever reads first says so.
                 with contextlib.suppress(OSError):
                     link.connection.send_bytes(message)
@@ -188,6 +207,7 @@ class _Channel:
                     "this batch is lost; another process takes its place"
                 ) from None
             finally:
+                link.busy -= 1
                 self._read.release()
             return self._value(reply, self._arenas[arena], link)
 
@@ -196,16 +216,17 @@ class _Channel:
         self._closed = True
         link = self._link
         if link is not None and not link.dead:
-            link.process.kill()
+            link.close()
 
     def reap(self) -> None:
-        """Waits for the end of a process that was killed, and gives back what it had."""
+        """Waits for the end of a process, and gives back what it had."""
         with self._send, self._read:
             link, self._link = self._link, None
             if link is not None:
-                link.process.kill()
+                link.close()
                 link.outcome()
-                link.connection.close()
+                link.process.wait()
+                link.release()
             for arena in self._arenas:
                 arena.close()
             self._arenas = []
@@ -215,7 +236,7 @@ class _Channel:
         link, self._link = self._link, None
         if link is not None:
             link.process.returncode = 0
-            link.connection.close()
+            link.release()
         for arena in self._arenas:
             arena.close()
 
@@ -225,7 +246,7 @@ class _Channel:
         link = self._link
         if link is None or link.dead:
             if link is not None:
-                link.connection.close()
+                link.release()
             if not self._arenas:
                 self._arenas = [Arena.new() for _ in range(THREADS_EACH)]
             link = self._link = _Link(self._number, self._work, self._seed, self._arenas)

@@ -242,7 +242,8 @@ class BatchSamplerStream(Iterator[Task]):
 
 def is_sharded(sampler: Any) -> bool:
     """Whether a sampler gives one rank's keys alone, as PyTorch's DistributedSampler, or holds one that does."""
-    while sampler is not None:
+    # As deep as anybody nests them; one that names itself must not hold this up.
+    for _ in range(8):
         if hasattr(sampler, "num_replicas") and hasattr(sampler, "rank"):
             return True
         sampler = getattr(sampler, "sampler", None)

@@ -60,8 +60,9 @@ def main(connection_fd: int, arena_fds: list[int], parent: int) -> None:
                 reply = _failed(error)
         with contextlib.suppress(BrokenPipeError):
             connection.send_bytes(reply)
-        # A large one must not wait here for the next.
+        # A large one must not wait here for the next; nor what was printed.
         del reply
+        sys.stdout.flush()
 
 
 def _begin(work: bytes, number: int, seed: int) -> Callable[[Any], Any]:
