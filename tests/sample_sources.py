@@ -1,5 +1,6 @@
 """A source of samples that a test makes up: chunks of given sizes, reads that are counted, faults where asked for."""
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -107,3 +108,10 @@ class Calls:
 def ids(samples: Iterable[Mapping[str, Any]]) -> list[int]:
     """The numbers of samples."""
     return [int(sample["id"]) for sample in samples]
+
+
+def drawn(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """The sample with numbers of its own, and the process that it was made in."""
+    if sample["id"] == 13:
+        raise LookupError("no 13")
+    return {"id": sample["id"], "drawn": rng.random(3), "pid": os.getpid()}

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import signal
 import threading
 import time
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from files import finish, run_python, start_python
 from reference import Reference, default_item_window, permuted
-from sample_sources import Calls, MadeUp, dataset_of, ids, made_up, source_of
+from sample_sources import Calls, MadeUp, dataset_of, drawn, ids, made_up, source_of
 
 WORLDS = (1, 2, 3, 4, 6)
 ORDERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -1293,3 +1294,38 @@ def test_steps_that_other_ranks_made_are_not_guessed() -> None:
     assert other.sources(1, 2) == even.sources(1)[2:]
     other.seek(0)
     assert next(iter(other)).step == 0
+
+
+def test_worker_processes_give_the_same_batches() -> None:
+    def new(**options: Any) -> hr.DataLoader:
+        data = made_up(SIZES).map(drawn)
+        return load(data, 4, epochs=2, on_error="skip", **{"seed": 3, "lanes": 4, "window": 2, **options})
+
+    def all_of(loader: hr.DataLoader, epochs: int = 2) -> tuple[list[Any], set[int]]:
+        found, pids = [], set()
+        for batch in (batch for _ in range(epochs) for batch in loader):
+            pids |= set(batch["pid"].tolist())
+            found.append(
+                (batch.step, batch["id"].tolist(), batch["drawn"].tolist(), batch.positions.tolist(), batch.state)
+            )
+        return found, pids
+
+    threads, own = all_of(new(num_workers=2))
+    assert own == {os.getpid()}
+    loader = new(num_workers=2, worker_type="process")
+    found, pids = all_of(loader)
+    assert found == threads
+    assert os.getpid() not in pids
+    assert loader.stats()["worker_type"] == "process"
+    assert [skip[0] for skip in loader.stats()["skipped"]] == [13, 13]
+    # Another seed, from a state: the processes are made anew.
+    other = new(seed=8)
+    next(iter(other))
+    loader = load(made_up(SIZES).map(drawn), 4, epochs=2, on_error="skip", num_workers=1, worker_type="process")
+    next(iter(loader))
+    loader.load_state_dict(other.state_dict())
+    assert all_of(loader)[0] == all_of(other)[0]
+    with pytest.raises(LookupError, match="no 13") as caught:
+        for _ in load(made_up(SIZES).map(drawn), 4, num_workers=1, worker_type="process"):
+            pass
+    assert "sample 13 (file-4, chunk 4, row 0)" in "\n".join(caught.value.__notes__)
