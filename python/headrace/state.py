@@ -145,7 +145,9 @@ def check_state(state: Mapping[str, Any], kind: str | None = None) -> dict[str, 
         raise StateMismatch(f"no state of headrace: expected the keys {', '.join(_COUNTED)}; found {_keys(state)}")
     if schema != SCHEMA:
         raise StateMismatch(f"state: expected schema version {SCHEMA}, found {schema!r}")
-    found = state.get("kind")
+    if "kind" not in state:
+        raise StateMismatch("state: key 'kind' is missing")
+    found = state["kind"]
     if found not in _KINDS or kind not in (None, found):
         raise StateMismatch(f"state: expected kind {kind or 'counted'!r}, found {found!r}")
     keys = _KINDS[found]

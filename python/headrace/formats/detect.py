@@ -51,8 +51,8 @@ def detect(store: Store) -> str:
         # Below a folder with Parquet files whatever else lies there is left out, as it always was.
         if mine and (len(mine) == len(data) or name == "parquet"):
             return name
-    plain = [file for file in data if "." not in file.name]
-    return _of_content(store, plain[0]) if plain and len(plain) == len(data) else "files"
+    # Names tell nothing: Spark's have no suffix, and a dot in a name makes none.
+    return _of_content(store, data[0]) if data else "files"
 
 
 def of_format(store: Store, name: str) -> list[File]:

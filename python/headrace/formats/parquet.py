@@ -70,7 +70,7 @@ class RowChunk(Chunk):
 
     def take(self, rows: Sequence[int]) -> list[Any]:
         """See `Chunk.take`."""
-        taken = self._rows.take(list(rows))
+        taken = self._rows.take(np.array(rows, dtype=np.int64))
         return taken if self._columns is None else [self._ordered(sample) for sample in taken]
 
     def arrays(self, columns: Sequence[str]) -> Mapping[str, Any]:
@@ -78,7 +78,7 @@ class RowChunk(Chunk):
         plain = self._rows.arrays()
         if all(name in plain for name in columns):
             return plain
-        rows = self._rows.take(range(len(self)))
+        rows = self.take(range(len(self)))
         return {name: plain[name] if name in plain else [row[name] for row in rows] for name in columns}
 
     def _ordered(self, sample: dict[str, Any]) -> dict[str, Any]:

@@ -120,15 +120,16 @@ class SampleDataset(Dataset):
             ``chunk_cache_bytes``, ``chunk_cache_peak``, ``chunks_loaded``, ``chunk_hits``.
         """
         selection = self.pipeline.selection
-        stored = 0
-        for number, origin in enumerate(self.pipeline.origins):
-            used = np.unique(selection.chunk[selection.origin == number])
-            stored += int(origin.source.stored[used].sum())
+        used = np.unique(np.stack(selection.chunks_used()), axis=1)
+        stored = sum(
+            int(origin.source.stored[used[1][used[0] == number]].sum())
+            for number, origin in enumerate(self.pipeline.origins)
+        )
         origin = self.pipeline.origins[0]
         return {
             "url": self.url,
             "format": origin.source.format,
-            "chunks": selection.pieces,
+            "chunks": used.shape[1],
             "samples": len(selection),
             "bytes": stored,
             "steps": [repr(stage) for stage in origin.stages],

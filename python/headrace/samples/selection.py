@@ -99,6 +99,13 @@ class Selection:
                     row[mine] = rows[item[mine]]
         return Located(self.origin[piece], self.chunk[piece], row)
 
+    def chunks_used(self) -> tuple[_Ints, _Ints]:
+        """Origins and chunks that hold an item, some of them several times."""
+        if self.index is None:
+            return self.origin, self.chunk
+        piece = np.unique(np.searchsorted(self.starts, self.index, side="right") - 1)
+        return self.origin[piece], self.chunk[piece]
+
     def position(self, piece: _Ints, item: _Ints) -> _Ints:
         """The positions of the items with some numbers in some pieces; not for a scattered selection."""
         return self.starts[piece] + item
