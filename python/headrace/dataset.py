@@ -128,7 +128,7 @@ class TableDataset(SampleDataset):
         """
         return self._core.save_in_place()
 
-    def pack(
+    def pack(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         seq_len: SupportsIndex,
         *,

@@ -10,7 +10,7 @@ from typing import Any, Literal, SupportsIndex
 from . import _core
 from ._files import Store
 from ._progress import index_progress
-from ._units import parse_bytes
+from ._units import as_int, parse_bytes
 from .dataset import TableDataset
 from .formats import detect
 from .formats.arrow import ArrowSource
@@ -44,6 +44,7 @@ class _How:
     tensors: Literal["numpy", "torch"]
     decryption: Decryption | None
     serializers: Mapping[str, Any] | None
+    block_size: int | None
     group: Group | None
     partial: bool
     chunk_cache: int
@@ -63,6 +64,7 @@ def open(
     tensors: Literal["numpy", "torch"] = "numpy",
     decryption: Decryption | None = None,
     serializers: Mapping[str, Any] | None = None,
+    block_size: SupportsIndex | None = None,
     group: Group | None = None,
     partial: bool = False,
     chunk_cache: str | SupportsIndex = "256MiB",
@@ -96,6 +98,7 @@ def open(
         tensors: what LitData's tensors become.
         decryption: the key of encrypted LitData chunks.
         serializers: of LitData, for types of your own.
+        block_size: tokens in a sample of LitData's token chunks; by default a sample is what was stored as one.
         group: for raw files, which of them make up one sample: None for each by itself, ``"stem"`` for those that
             differ in their suffix alone, or a function from a path to a key.
         partial: whether samples of ``group`` may lack parts that others have.
@@ -147,6 +150,7 @@ def open(
         tensors=tensors,
         decryption=decryption,
         serializers=serializers,
+        block_size=None if block_size is None else as_int(block_size, "block_size", least=1),
         group=group,
         partial=partial,
         chunk_cache=parse_bytes(chunk_cache, "chunk_cache"),
@@ -194,6 +198,7 @@ def _source(store: Store, format: str, how: _How, progress: Callable[[str, int, 
             tensors=how.tensors,
             decryption=how.decryption,
             serializers=how.serializers,
+            block_size=how.block_size,
         )
     if format == "mds":
         return MdsSource.open(store, allow_pickle=how.allow_pickle, verify=how.verify)

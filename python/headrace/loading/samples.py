@@ -1,11 +1,9 @@
 """What feeds a loader over samples: where the run stands, and the threads that make batches ahead of use."""
 
-import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, SupportsIndex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, SupportsIndex
 
 from headrace._ranks import default_workers, resolve_rank
 from headrace._units import as_int, parse_bytes
@@ -13,18 +11,14 @@ from headrace.errors import StoreError
 from headrace.samples.batch import SampleBatch
 from headrace.samples.cache import ChunkCache
 from headrace.samples.dataset import SampleDataset
-from headrace.samples.pipeline import OnError, Skip
+from headrace.samples.pipeline import Skip
 from headrace.state import MAX_LANES, State, check_state
 
 from . import sample_run as runs
 from .arguments import UNSET, Arguments, optional_int
 from .base import END, EpochDriver
-from .choose import Choice, choose
-from .fetch import pin
-from .make import Made, Maker, Task
-from .pool import OrderedResults, Pool
-from .prefetch import Prefetcher
-from .processes import THREADS_EACH, Processes
+from .make import Made, Task
+from .sample_feed import Feed, Resources, Workers
 from .schedule import check_divides, check_schedule, pass_over
 
 __all__ = ["SampleDriver"]
@@ -36,28 +30,6 @@ _LISTED = 100
 """Samples that were skipped of which `stats` tells the place."""
 
 _MEANINGLESS = ("sampler", "batch_sampler", "generator", "remainder")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resources:
-    """What a driver may use."""
-
-    workers: int
-    prefetch: int
-    memory: int
-    timeout: float | None
-    collate: Callable[[list[Any]], Any] | None
-    init: Callable[[int], object] | None
-    on_error: OnError
-    pin_memory: bool
-    parallel: int
-    """Samples of one batch that are made at the same time."""
-    worker_type: Literal["thread", "process", "auto"]
-
-    @property
-    def choice(self) -> Choice:
-        """The kind of workers that was asked for."""
-        return Choice(self.worker_type, "asked for")
 
 
 class SampleDriver(EpochDriver):
@@ -82,7 +54,7 @@ class SampleDriver(EpochDriver):
         self._moved = False
         """Whether the run stands elsewhere than `given` and the loaded state say."""
         self._workers: Workers | None = None
-        self._feed: _Feed | None = None
+        self._feed: Feed | None = None
         # Reentrant: an interrupt between taking it and the next line must not lock this thread out.
         self._busy = threading.RLock()
         self._counts = {"batches": 0, "samples": 0, "samples_dropped": 0, "samples_skipped": 0}
@@ -295,7 +267,7 @@ class SampleDriver(EpochDriver):
             if self._feed is None:
                 if self._workers is None:
                     self._workers = Workers(run, position, self.resources)
-                self._feed = _Feed(run, position, self._workers)
+                self._feed = Feed(run, position, self._workers)
             self._feed.check_process()
             given = None
             try:
@@ -368,127 +340,3 @@ class SampleDriver(EpochDriver):
         self._resolved = (run, position)
         self._moved = True
         return position
-
-
-class Workers:
-    """Who makes the batches: threads of this process, or processes of their own.
-
-    Attributes:
-        maker: what makes them in threads; its cache is what chunks are read ahead into.
-        choice: threads or processes, and why.
-        seed: of the random numbers that they give to functions.
-        pool: the threads that do it, or that wait for the processes.
-    """
-
-    def __init__(self, run: runs.Run, position: runs.Position, resources: Resources) -> None:
-        self.resources = resources
-        self.choice = resources.choice
-        self.seed = run.seed
-        count = resources.workers
-        self.maker = self._maker(run, resources.memory)
-        if resources.worker_type == "auto":
-            first = run.positions(run.rows_of_rank(position.row, position.batch, run.rank)).tolist()
-            self.choice = choose(self.maker.read, first, count)
-        if self.choice.worker_type == "process" and count:
-            # Each has chunks of its own.
-            maker = self._maker(run, max(1, resources.memory // count))
-            processes = Processes(maker, count, init=resources.init, seed=run.seed)
-            self.pool: Pool[Task, Made] = Pool(
-                _pinned(processes) if resources.pin_memory else processes,
-                count * THREADS_EACH,
-                init=processes.begin,
-                end=processes.end,
-                interrupt=processes.close,
-            )
-        else:
-            self.pool = Pool(_pinned(self.maker) if resources.pin_memory else self.maker, count, init=resources.init)
-
-    @property
-    def read_ahead(self) -> int:
-        """Threads that may read chunks ahead of use: none if processes read them."""
-        return 0 if self.choice.worker_type == "process" else self.resources.workers
-
-    @property
-    def ahead(self) -> int:
-        """Batches that may be ready or begun, besides one for each thread of the pool."""
-        return (self.resources.prefetch + 1) * max(1, self.resources.workers) - self.pool.workers
-
-    def _maker(self, run: runs.Run, memory: int) -> Maker:
-        resources = self.resources
-        return Maker(
-            run.pipeline,
-            seed=run.seed,
-            collate=resources.collate,
-            on_error=resources.on_error,
-            allow_empty=run.allow_empty,
-            parallel=resources.parallel,
-            memory=memory,
-        )
-
-
-def _pinned(make: Callable[[Task], Made]) -> Callable[[Task], Made]:
-    def pinned(task: Task) -> Made:
-        made = make(task)
-        return made._replace(batch=pin(made.batch))
-
-    return pinned
-
-
-class _Feed:
-    """The batches of the rest of an epoch, made ahead of use; and the process that they are made in."""
-
-    def __init__(self, run: runs.Run, position: runs.Position, workers: Workers) -> None:
-        self._process = os.getpid()
-        self.epoch = position.row // run.size
-        self._tasks: deque[Task] = deque()
-        """Those that were drawn and whose batches were not given."""
-        self._ahead = Prefetcher(run.pipeline, workers.maker.cache, threads=workers.read_ahead)
-        self._results: OrderedResults[Task, Made] = workers.pool.run(
-            self._draw(run, position), ahead=workers.ahead, label=lambda number: f"batch {number} of this iterator"
-        )
-
-    def check_process(self) -> None:
-        """Refuses to go on in a forked child.
-
-        Raises:
-            RuntimeError: if this is not the process that the feed was made in.
-        """
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                "this loader was started in another process: files and connections that it uses were not made for two\n"
-                "hint: make the loader in the process that uses it, or start processes with the 'spawn' method"
-            )
-
-    def next(self, timeout: float | None) -> tuple[Task, Made]:
-        """The next task and its batch.
-
-        Raises:
-            StopIteration: after the last one.
-            Exception: in place of a batch that could not be made.
-        """
-        try:
-            made = self._results.next(timeout)
-        except (TimeoutError, KeyboardInterrupt):
-            raise
-        except BaseException:
-            if self._tasks:
-                self._tasks.popleft()
-            raise
-        return self._tasks.popleft(), made
-
-    def close(self) -> None:
-        """Leaves what was begun."""
-        self._results.close()
-        self._ahead.close()
-
-    def _draw(self, run: runs.Run, position: runs.Position) -> Iterator[Task]:
-        epoch = position.row // run.size
-        while position.row // run.size == epoch:
-            self._ahead.reach(run, position.row)
-            rows = run.rows_of_rank(position.row, position.batch, run.rank)
-            task = Task(position.step, epoch, rows, run.positions(rows))
-            self._tasks.append(task)
-            yield task
-            position = run.after(position)
-            if position.skipped:
-                position = run.at(position, position.passed_over(position.step))

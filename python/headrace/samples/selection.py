@@ -106,10 +106,6 @@ class Selection:
         piece = np.unique(np.searchsorted(self.starts, self.index, side="right") - 1)
         return self.origin[piece], self.chunk[piece]
 
-    def position(self, piece: _Ints, item: _Ints) -> _Ints:
-        """The positions of the items with some numbers in some pieces; not for a scattered selection."""
-        return self.starts[piece] + item
-
     def part(self, start: int, stop: int) -> "Selection":
         """The items at ``range(start, stop)``, which lies within ``range(len(self))``."""
         if self.index is not None:

@@ -1,0 +1,165 @@
+"""The batches of an epoch over samples, made ahead of use by threads or processes."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headrace.samples.pipeline import OnError
+
+from . import sample_run as runs
+from .choose import Choice, choose
+from .fetch import pin
+from .make import Made, Maker, Task
+from .pool import OrderedResults, Pool
+from .prefetch import Prefetcher
+from .processes import THREADS_EACH, Processes
+
+__all__ = ["Feed", "Resources", "Workers"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a driver may use."""
+
+    workers: int
+    prefetch: int
+    memory: int
+    timeout: float | None
+    collate: Callable[[list[Any]], Any] | None
+    init: Callable[[int], object] | None
+    on_error: OnError
+    pin_memory: bool
+    parallel: int
+    """Samples of one batch that are made at the same time."""
+    worker_type: Literal["thread", "process", "auto"]
+
+    @property
+    def choice(self) -> Choice:
+        """The kind of workers that was asked for."""
+        return Choice(self.worker_type, "asked for")
+
+
+class Workers:
+    """Who makes the batches: threads of this process, or processes of their own.
+
+    Attributes:
+        maker: what makes them in threads; its cache is what chunks are read ahead into.
+        choice: threads or processes, and why.
+        seed: of the random numbers that they give to functions.
+        pool: the threads that do it, or that wait for the processes.
+    """
+
+    def __init__(self, run: runs.Run, position: runs.Position, resources: Resources) -> None:
+        self.resources = resources
+        self.choice = resources.choice
+        self.seed = run.seed
+        count = resources.workers
+        self.maker = self._maker(run, resources.memory)
+        if resources.worker_type == "auto":
+            first = run.positions(run.rows_of_rank(position.row, position.batch, run.rank)).tolist()
+            self.choice = choose(self.maker.read, first, count)
+        if self.choice.worker_type == "process" and count:
+            # Each has chunks of its own.
+            maker = self._maker(run, max(1, resources.memory // count))
+            processes = Processes(maker, count, init=resources.init, seed=run.seed)
+            self.pool: Pool[Task, Made] = Pool(
+                _pinned(processes) if resources.pin_memory else processes,
+                count * THREADS_EACH,
+                init=processes.begin,
+                end=processes.end,
+                interrupt=processes.close,
+            )
+        else:
+            self.pool = Pool(_pinned(self.maker) if resources.pin_memory else self.maker, count, init=resources.init)
+
+    @property
+    def read_ahead(self) -> int:
+        """Threads that may read chunks ahead of use: none if processes read them."""
+        return 0 if self.choice.worker_type == "process" else self.resources.workers
+
+    @property
+    def ahead(self) -> int:
+        """Batches that may be ready or begun, besides one for each thread of the pool."""
+        return (self.resources.prefetch + 1) * max(1, self.resources.workers) - self.pool.workers
+
+    def _maker(self, run: runs.Run, memory: int) -> Maker:
+        resources = self.resources
+        return Maker(
+            run.pipeline,
+            seed=run.seed,
+            collate=resources.collate,
+            on_error=resources.on_error,
+            allow_empty=run.allow_empty,
+            parallel=resources.parallel,
+            memory=memory,
+        )
+
+
+def _pinned(make: Callable[[Task], Made]) -> Callable[[Task], Made]:
+    def pinned(task: Task) -> Made:
+        made = make(task)
+        return made._replace(batch=pin(made.batch))
+
+    return pinned
+
+
+class Feed:
+    """The batches of the rest of an epoch, made ahead of use; and the process that they are made in."""
+
+    def __init__(self, run: runs.Run, position: runs.Position, workers: Workers) -> None:
+        self._process = os.getpid()
+        self.epoch = position.row // run.size
+        self._tasks: deque[Task] = deque()
+        """Those that were drawn and whose batches were not given."""
+        self._ahead = Prefetcher(run.pipeline, workers.maker.cache, threads=workers.read_ahead)
+        self._results: OrderedResults[Task, Made] = workers.pool.run(
+            self._draw(run, position), ahead=workers.ahead, label=lambda number: f"batch {number} of this iterator"
+        )
+
+    def check_process(self) -> None:
+        """Refuses to go on in a forked child.
+
+        Raises:
+            RuntimeError: if this is not the process that the feed was made in.
+        """
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this loader was started in another process: files and connections that it uses were not made for two\n"
+                "hint: make the loader in the process that uses it, or start processes with the 'spawn' method"
+            )
+
+    def next(self, timeout: float | None) -> tuple[Task, Made]:
+        """The next task and its batch.
+
+        Raises:
+            StopIteration: after the last one.
+            Exception: in place of a batch that could not be made.
+        """
+        try:
+            made = self._results.next(timeout)
+        except (TimeoutError, KeyboardInterrupt):
+            raise
+        except BaseException:
+            if self._tasks:
+                self._tasks.popleft()
+            raise
+        return self._tasks.popleft(), made
+
+    def close(self) -> None:
+        """Leaves what was begun."""
+        self._results.close()
+        self._ahead.close()
+
+    def _draw(self, run: runs.Run, position: runs.Position) -> Iterator[Task]:
+        epoch = position.row // run.size
+        while position.row // run.size == epoch:
+            self._ahead.reach(run, position.row)
+            rows = run.rows_of_rank(position.row, position.batch, run.rank)
+            task = Task(position.step, epoch, rows, run.positions(rows))
+            self._tasks.append(task)
+            yield task
+            position = run.after(position)
+            if position.skipped:
+                position = run.at(position, position.passed_over(position.step))
