@@ -91,7 +91,7 @@ pub(crate) fn schema_capsule(py: Python<'_>, schema: FFI_ArrowSchema) -> PyResul
     PyCapsule::new_with_value(py, schema, c"arrow_schema")
 }
 
-fn array_capsule(py: Python<'_>, array: FFI_ArrowArray) -> PyResult<Bound<'_, PyCapsule>> {
+pub(crate) fn array_capsule(py: Python<'_>, array: FFI_ArrowArray) -> PyResult<Bound<'_, PyCapsule>> {
     PyCapsule::new_with_value(py, array, c"arrow_array")
 }
 

@@ -16,6 +16,8 @@ enum Memory {
     Bytes(Vec<u8>),
     U32(Vec<u32>),
     I64(Vec<i64>),
+    /// Numbers of a column, of whatever type: as bytes.
+    Arrow(arrow::buffer::Buffer),
 }
 
 /// The memory of one array, by the buffer protocol.
@@ -52,6 +54,7 @@ impl Memory {
             Self::Bytes(bytes) => of(bytes.as_ptr().cast(), 1, bytes.len(), c"B"),
             Self::U32(numbers) => of(numbers.as_ptr().cast(), 4, numbers.len(), c"I"),
             Self::I64(numbers) => of(numbers.as_ptr().cast(), 8, numbers.len(), c"q"),
+            Self::Arrow(bytes) => of(bytes.as_ptr().cast(), 1, bytes.len(), c"B"),
         }
     }
 }
@@ -85,6 +88,16 @@ impl Buffer {
     /// Numbers of 32 bits, not signed.
     pub(crate) fn u32(numbers: Vec<u32>) -> Self {
         Self::new(Memory::U32(numbers), None)
+    }
+
+    /// The bytes of a column's numbers.
+    pub(crate) fn arrow(bytes: arrow::buffer::Buffer) -> Self {
+        Self::new(Memory::Arrow(bytes), None)
+    }
+
+    /// Counts, which are far below 2^63.
+    pub(crate) fn counts(counts: Vec<u64>) -> Self {
+        Self::i64(counts.into_iter().map(|count| i64::try_from(count).unwrap_or(i64::MAX)).collect())
     }
 
     /// Numbers of 64 bits.

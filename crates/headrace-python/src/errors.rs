@@ -13,6 +13,11 @@ mod classes {
     pyo3::import_exception!(headrace.errors, BudgetError);
 }
 
+/// A DataError of the binding's own.
+pub(crate) fn data(message: String) -> PyErr {
+    classes::DataError::new_err(message)
+}
+
 /// The Python exception for an error of the core.
 pub(crate) fn to_python(error: Error) -> PyErr {
     let message = error.to_string();

@@ -10,13 +10,15 @@ use headrace::cancel::Cancel;
 use headrace::error::{Error, Place};
 use headrace::index::{self, IndexMode, OpenOptions, Phase, Progress, TokenColumn, UNKNOWN};
 use headrace::store::Store;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 
 use crate::batch::schema_capsule;
 use crate::blocking::blocking;
+use crate::buffer::Buffer;
 use crate::errors::to_python;
+use crate::rows::Rows;
 
 /// What a dataset holds.
 #[pyclass(frozen, module = "headrace._core")]
@@ -68,6 +70,12 @@ impl Index {
     #[getter]
     fn url(&self) -> String {
         self.0.store.url().to_owned()
+    }
+
+    /// Whether the files are read over a network.
+    #[getter]
+    fn is_remote(&self) -> bool {
+        self.0.store.is_remote()
     }
 
     /// All files, in storage order, by their full names.
@@ -144,6 +152,35 @@ impl Index {
     fn identity(&self, column: &str) -> PyResult<(String, String)> {
         let identity = self.0.identity(column).map_err(to_python)?;
         Ok((format!("{:032x}", identity.digest), format!("{:032x}", identity.content)))
+    }
+
+    /// Rows of each row group, in storage order.
+    fn row_group_sizes(&self) -> Buffer {
+        Buffer::counts(self.0.row_groups.rows().to_vec())
+    }
+
+    /// Stored bytes of each row group: its share of its file by rows.
+    fn row_group_bytes(&self) -> Buffer {
+        Buffer::counts(self.0.row_group_bytes())
+    }
+
+    /// Where a row group is: the number of its file, and its own in that file.
+    fn row_group_place(&self, row_group: usize) -> PyResult<(u32, u32)> {
+        let found = self.0.row_groups.len();
+        if row_group >= found {
+            let message = format!("there is no row group {row_group}: the dataset has {found}");
+            return Err(PyValueError::new_err(message));
+        }
+        let group = self.0.row_groups.get(row_group);
+        Ok((group.file, group.number))
+    }
+
+    /// Reads some columns of a row group, or all, and decodes them.
+    #[pyo3(signature = (row_group, columns = None))]
+    fn read_rows(&self, py: Python<'_>, row_group: usize, columns: Option<Vec<String>>) -> PyResult<Rows> {
+        let cancel = Cancel::new();
+        let work = || self.0.read_rows(row_group, columns.as_deref(), &cancel);
+        Rows::new(py, blocking(py, &cancel, |_| Ok(()), work)?)
     }
 
     /// Writes the index next to the data, and says where.

@@ -15,7 +15,9 @@ mod index;
 mod inspect;
 mod listing;
 mod order;
+mod rows;
 mod run;
+mod values;
 
 /// The compiled core of headrace.
 #[pymodule(gil_used = true)]
@@ -36,6 +38,8 @@ mod _core {
     use super::listing::Listing;
     #[pymodule_export]
     use super::order::{ItemOrder, Permutation, default_item_window};
+    #[pymodule_export]
+    use super::rows::{ArrowFile, Rows};
     #[pymodule_export]
     use super::run::{Run, Steps, default_lanes, default_window};
     #[pymodule_export]

@@ -2,3 +2,4 @@
 
 pub mod compress;
 pub mod parquet;
+pub mod table;

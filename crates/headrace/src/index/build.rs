@@ -240,6 +240,6 @@ impl Index {
         row_groups: RowGroups,
         columns: Vec<Arc<TokenColumn>>,
     ) -> Self {
-        Self { store, files, row_groups, columns, notes: Vec::new(), home: Home::default() }
+        Self { store, files, row_groups, columns, notes: Vec::new(), home: Home::default(), footers: Arc::default() }
     }
 }

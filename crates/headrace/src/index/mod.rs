@@ -7,12 +7,14 @@ mod column;
 pub(crate) mod compact;
 pub(crate) mod count;
 mod facts;
+mod footers;
 mod glob;
 mod identity;
 pub mod listing;
 mod progress;
 pub(crate) mod read;
 mod table;
+mod tables;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -25,6 +27,7 @@ pub use compact::{Chunks, RowGroups};
 pub use facts::ColumnFacts;
 pub use listing::IN_PLACE;
 pub use progress::{Phase, Progress};
+pub use tables::ArrowFile;
 
 use crate::cancel::Cancel;
 use crate::error::Result;
@@ -81,6 +84,7 @@ pub struct Index {
     /// What went otherwise than planned and hinders nothing, such as a cache folder that cannot be written.
     pub notes: Vec<String>,
     home: build::Home,
+    footers: Arc<footers::Footers>,
 }
 
 /// How a dataset is to be opened.

@@ -144,6 +144,12 @@ pub(crate) fn read_one(store: &dyn Store, object: &Object, cancel: &Cancel) -> R
     Ok(footer)
 }
 
+/// What the `parquet` crate makes of the footer of one file, after it was checked, and the digest of its bytes.
+pub(crate) fn read_metadata(store: &dyn Store, object: &Object, cancel: &Cancel) -> Result<(ParquetMetaData, u128)> {
+    let ((_, metadata), digest) = finish(store, object, start(store, object), cancel, &mut Vec::new(), parse)?;
+    Ok((metadata, digest))
+}
+
 /// Reads the footer of one file, and all that the `parquet` crate makes of it.
 pub(crate) fn read_whole(store: &dyn Store, object: &Object, cancel: &Cancel) -> Result<(FileFooter, ParquetMetaData)> {
     let (read, _) = finish(store, object, start(store, object), cancel, &mut Vec::new(), parse)?;

@@ -46,20 +46,7 @@ pub(crate) fn check_chunk(
     fill: Fill,
 ) -> Result<()> {
     let levels = u64::try_from(column.num_values()).unwrap_or_default();
-    let (start, len) = range(column);
-    let pages = Pages {
-        fill,
-        place: place.clone(),
-        limits,
-        codec: codec_number(column),
-        codecs: Codecs::default(),
-        buffer: Vec::new(),
-        at: start,
-        left: len,
-        levels_left: levels,
-        value_bytes: u64::try_from(column.column_descr().type_length()).unwrap_or_default(),
-        header: None,
-    };
+    let pages = Pages::new(column, place.clone(), limits, fill);
     let descriptor = column.column_descr_ptr();
     // After a panic nothing is used but the message: the reader and its pages are dropped.
     let read = catch_unwind(AssertUnwindSafe(|| {
@@ -135,7 +122,7 @@ fn read_all<T: DataType>(
 }
 
 /// A chunk's pages, one after another.
-struct Pages {
+pub(crate) struct Pages {
     fill: Fill,
     place: Place,
     limits: Limits,
@@ -156,6 +143,29 @@ struct Pages {
 }
 
 impl Pages {
+    /// Those of a column chunk; `fill` gives its bytes from the first on.
+    pub(crate) fn new(column: &ColumnChunkMetaData, place: Place, limits: Limits, fill: Fill) -> Self {
+        let (start, len) = range(column);
+        Self {
+            fill,
+            place,
+            limits,
+            codec: codec_number(column),
+            codecs: Codecs::default(),
+            buffer: Vec::new(),
+            at: start,
+            left: len,
+            levels_left: u64::try_from(column.num_values()).unwrap_or_default(),
+            value_bytes: u64::try_from(column.column_descr().type_length()).unwrap_or_default(),
+            header: None,
+        }
+    }
+
+    /// Where they lie.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// Reads until the buffer holds `want` bytes.
     fn want(&mut self, want: usize) -> Result<()> {
         if self.buffer.len() < want {

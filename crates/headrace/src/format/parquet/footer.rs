@@ -168,7 +168,7 @@ pub(crate) fn parse(bytes: &[u8], file_size: u64, place: &Place) -> Result<(File
 }
 
 /// The schema as Arrow has it; with a hint that does not fit, as it would be without one.
-fn arrow_schema(metadata: &ParquetMetaData) -> std::result::Result<SchemaRef, String> {
+pub(crate) fn arrow_schema(metadata: &ParquetMetaData) -> std::result::Result<SchemaRef, String> {
     let file = metadata.file_metadata();
     let convert = |hints| {
         catch_unwind(AssertUnwindSafe(|| parquet_to_arrow_schema(file.schema_descr(), hints)))
