@@ -11,7 +11,7 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; the exit status, 1 if a loader failed."""
     arguments = _parse(argv)
     cases: list[Case] = arguments.tasks
-    comparison = _compare(arguments.folder, cases, arguments.rounds, arguments.quick)
+    samples = {case.name: case.quick if arguments.quick else case.part(arguments.share) for case in cases}
+    comparison = _compare(
+        arguments.folder, cases, samples, arguments.rounds, QUICK_EPOCHS if arguments.quick else EPOCHS
+    )
     results: Results = {case.name: {} for case in cases}
     for name, result in comparison.results.items():
         case, _, loader = name.partition(" ")
@@ -50,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     print(report.table(cases, results))
     if arguments.json:
-        arguments.json.write_text(json.dumps(_as_json(cases, results, arguments), indent=2) + "\n")
+        arguments.json.write_text(json.dumps(_as_json(cases, samples, results, arguments), indent=2) + "\n")
     return 1 if comparison.failed else 0
 
 
@@ -61,11 +64,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--tasks", type=_tasks, default=list(CASES.values()), help=f"of {','.join(TASKS)}")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds (default: 3)")
+    parser.add_argument("--share", type=float, default=1.0, help="of the data, such as 0.2 of the samples (1)")
     parser.add_argument("--quick", action="store_true", help="a trial: one round on little data")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results to a file")
     arguments = parser.parse_args(argv)
-    if arguments.rounds < 1:
-        parser.error("wanted at least one round")
+    if arguments.rounds < 1 or not 0 < arguments.share <= 1:
+        parser.error("wanted at least one round, and a share of the data above 0 and at most 1")
     if arguments.quick:
         arguments.rounds = 1
     return arguments
@@ -78,10 +82,9 @@ def _tasks(text: str) -> list[Case]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _compare(root: Path, cases: Sequence[Case], rounds: int, quick: bool) -> Comparison:
+def _compare(root: Path, cases: Sequence[Case], samples: Mapping[str, int], rounds: int, epochs: int) -> Comparison:
     """All that is measured, by case and loader, with a space between."""
     pairs = {f"{case.name} {loader}": (case, loader) for case in cases for loader in case.loaders}
-    samples = {case.name: case.quick if quick else case.samples for case in cases}
     comparison = Comparison(list(pairs), lambda name: tasks.lacking(*pairs[name]))
     each, results = comparison.each, comparison.results
 
@@ -91,7 +94,7 @@ def _compare(root: Path, cases: Sequence[Case], rounds: int, quick: bool) -> Com
 
     def check(name: str) -> dict[str, Any]:
         case, loader = pairs[name]
-        return tasks.check(root, case, loader, samples[case.name], epochs=QUICK_EPOCHS if quick else EPOCHS)
+        return tasks.check(root, case, loader, samples[case.name], epochs=epochs)
 
     def rate(name: str) -> dict[str, Any]:
         case, loader = pairs[name]
@@ -113,7 +116,9 @@ def _compare(root: Path, cases: Sequence[Case], rounds: int, quick: bool) -> Com
     return comparison
 
 
-def _as_json(cases: Sequence[Case], results: Results, arguments: argparse.Namespace) -> dict[str, Any]:
+def _as_json(
+    cases: Sequence[Case], samples: Mapping[str, int], results: Results, arguments: argparse.Namespace
+) -> dict[str, Any]:
     return {
         "machine": {
             "architecture": platform.machine(),
@@ -126,7 +131,7 @@ def _as_json(cases: Sequence[Case], results: Results, arguments: argparse.Namesp
         "cases": {
             case.name: {
                 "about": case.about,
-                "samples": case.quick if arguments.quick else case.samples,
+                "samples": samples[case.name],
                 "batch": case.batch,
                 "workers": case.workers,
                 "measure": case.measure,

@@ -55,6 +55,10 @@ class Case:
         """The task that it belongs to."""
         return self.name.partition("-")[0]
 
+    def part(self, share: float) -> int:
+        """How many samples a share of the data has; at least as many as a trial."""
+        return max(self.quick, round(self.samples * share))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
