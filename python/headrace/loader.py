@@ -41,8 +41,9 @@ class DataLoader:
             RANK and WORLD_SIZE, else 0 of 1. headrace never makes a process group.
         world_size: ranks.
         memory: bytes of anonymous memory for decoded data and batches, as a number or text such as ``"2GiB"``. With
-            room for two windows the next one is decoded while this one is used; with room for one it waits until this
-            one is used up; a window that does not fit at all goes to a spill file in the cache folder.
+            room for two windows the next one is decoded while this one is used (large windows of shuffled data need
+            1.1 to 1.5 windows for that); with room for one it waits until this one is used up; a window that does not
+            fit at all goes to a spill file in the cache folder.
         epochs: passes over the data; None for no end.
         remainder: what becomes of the tokens after the last whole batch of the last epoch: ``"drop"``, or ``"pad"``
             to fill them up with `pad_id` (batches then hold ``loss_mask``). `stats` tells how many were dropped.

@@ -133,10 +133,51 @@ fn faults_name_their_place_and_end_the_engine() {
     bytes[4..40].fill(0xff);
     std::fs::write(&path, bytes).unwrap();
     std::fs::File::options().write(true).open(&path).unwrap().set_modified(times).unwrap();
-    let engine = Engine::start(run, options).unwrap();
-    let error = tokens(&engine).unwrap_err();
-    assert!(matches!(&error, Error::Data { place, .. } if place.row_group == Some(0)), "{error}");
-    assert!(matches!(engine.next(Duration::from_secs(5)), Ok(Next::End)));
+    for layout in [LayOut::Never, LayOut::Always(64)] {
+        let engine = Engine::start(Arc::clone(&run), Options { layout, ..options.clone() }).unwrap();
+        let error = tokens(&engine).unwrap_err();
+        assert!(matches!(&error, Error::Data { place, .. } if place.row_group == Some(0)), "{error}");
+        assert!(matches!(engine.next(Duration::from_secs(5)), Ok(Next::End)));
+    }
+}
+
+/// Damage of a later window is found while that is laid out, and told when a step needs it; of two faults the first.
+#[test]
+fn faults_wait_for_the_step_that_needs_their_window() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    write(&path, 0..300, 10);
+    let run = run(folder.path(), true, 4).unwrap();
+    let options = Options { layout: LayOut::Always(64), ..options(folder.path(), 4) };
+    let whole = tokens(&Engine::start(Arc::clone(&run), options.clone()).unwrap()).unwrap();
+    let chunks = run.order().pass(0).chunks;
+    let times = std::fs::metadata(&path).unwrap().modified().unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    // The fifth window's first and last chunk, of three.
+    for &chunk in [&chunks[12], &chunks[14]] {
+        let start = run.chunk(chunk).start as usize;
+        bytes[start..start + 8].fill(0xff);
+    }
+    std::fs::write(&path, bytes).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(times).unwrap();
+    let engine = Engine::start(Arc::clone(&run), options).unwrap();
+    let mut found = Vec::new();
+    let error = loop {
+        match engine.next(Duration::from_secs(5)) {
+            Ok(Next::Batch(batch)) => match &batch.arrays[0].numbers {
+                Numbers::I32(numbers) => found.extend_from_slice(numbers),
+                other => panic!("expected i32 tokens, got {other:?}"),
+            },
+            Ok(other) => panic!("expected an error, got {other:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(&error, Error::Data { place, .. } if place.row_group == Some(chunks[12])), "{error}");
+    // All rows that lie in the four windows before, whole.
+    let pass = run.order().pass(0);
+    let window = run.order().window(&pass, 4);
+    let steps = (0..).take_while(|step| (0..4).all(|lane| (step + 1) * 5 <= window.lane_tokens(lane).start)).count();
+    assert_eq!(found, whole[..steps * 20]);
 }
 
 /// What a batch holds, to be compared.

@@ -268,6 +268,10 @@ fn copy<F: Plain, T>(in_use: &InUse, at: u64, out: &mut [T], copy: fn(&[F], &mut
         copy(&from[..count], head);
         rest = tail;
         at += count;
+        if rest.is_empty() {
+            // The lane's next row begins here, and its reading with it, once other lanes had their turn.
+            block.prefetch::<F>(at % each);
+        }
     }
     Ok(())
 }

@@ -93,6 +93,18 @@ const PREFETCHED: usize = 12;
 /// Tells apart regions of different layouts; scope: process, only ever counts up.
 static LAYOUTS: AtomicU64 = AtomicU64::new(0);
 
+/// Has memory brought nearer, as much as a processor does not bring by itself.
+fn prefetch(place: *const i8) {
+    #[cfg(target_arch = "x86_64")]
+    for line in 0..PREFETCHED {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint, for which an address that is not mapped is no fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(line * ALIGN)) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
 /// How an arena is cut.
 #[derive(Debug)]
 pub struct Layout {
@@ -446,6 +458,11 @@ impl Block {
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.bytes / size_of::<T>()) }
     }
 
+    /// Has the memory from number `at` on brought nearer, see [`Slot::prefetch`].
+    pub fn prefetch<T: Plain>(&self, at: usize) {
+        prefetch(self.start.cast::<T>().wrapping_add(at).cast());
+    }
+
     /// Its numbers, to be written.
     pub fn numbers_mut<T: Plain>(&mut self) -> &mut [T] {
         // SAFETY: as for `numbers`, and `&mut self` is the only access.
@@ -557,15 +574,7 @@ impl<T> std::panic::UnwindSafe for Slot<T> {}
 impl<T: Plain> Slot<T> {
     /// Has the memory from number `at` on brought nearer, as much as a processor does not bring by itself.
     pub fn prefetch(&self, at: usize) {
-        #[cfg(target_arch = "x86_64")]
-        for line in 0..PREFETCHED {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let place = self.start.wrapping_add(at).cast::<i8>().wrapping_add(line * ALIGN);
-            // SAFETY: a hint, for which an address that is not mapped is no fault.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(place) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
+        prefetch(self.start.wrapping_add(at).cast());
     }
 
     /// The same memory as an Arrow buffer, which keeps it mapped.
