@@ -206,6 +206,8 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
+    /// Whether nobody waits for it any more: steps that are passed over may leave out a window that is on its way.
+    is_abandoned: bool,
     /// The first chunk that was not begun.
     next: usize,
     /// Chunks that were to be begun when there were too many drafts.
@@ -258,6 +260,7 @@ impl Laying {
         let users =
             |share: &Range<usize>| slices[share.clone()].iter().filter(|slice| !slice.chunks.is_empty()).count();
         let state = State {
+            is_abandoned: false,
             next: 0,
             put_off: 0,
             oldest: 0,
@@ -370,6 +373,14 @@ impl Laying {
     }
 }
 
+impl Drop for Laying {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        state.is_abandoned = true;
+        state.slices.iter_mut().for_each(|slice| slice.blocks.clear());
+    }
+}
+
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -379,6 +390,9 @@ impl Shared {
     fn work(&self, scratch: &mut Scratch) {
         loop {
             let mut state = self.state();
+            if state.is_abandoned {
+                return;
+            }
             let number = state.next;
             if number >= state.oldest + self.drafts.count {
                 // Whoever has a draft laid out that is in the way goes on here.

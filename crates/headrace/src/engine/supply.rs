@@ -158,7 +158,12 @@ impl Supply {
 
     /// Lets go of windows that end before a unit.
     pub fn retire(&mut self, unit: u64) {
-        while self.windows.pop_front_if(|(window, _)| window.end() <= unit).is_some() {}
+        while let Some((window, _)) = self.windows.pop_front_if(|(window, _)| window.end() <= unit) {
+            // What a thread is at goes on in its drafts for a while: the next window has others.
+            if matches!(&window, Ahead::Laying(laying) if !laying.is_done()) {
+                self.drafts = None;
+            }
+        }
         // Steps that are passed over may leave whole windows out.
         if self.windows.is_empty() {
             let ordinal = self.ordinal_of(unit);
@@ -458,18 +463,23 @@ impl Supply {
         window.saturating_add(rest.max(window / SLACK_PART as usize))
     }
 
-    /// Whether it pays to lay a window out, and there is always room for it and for the beginning of the next.
-    fn suits(&self, outline: &Outline) -> bool {
+    /// Whether it pays to lay a window out, and there is always room for it and for the beginning of the next. In the
+    /// order of storage two windows take `stored` bytes each for their tokens: less where bos or eos is of more than 16
+    /// bits and the others are not.
+    fn suits(&self, outline: &Outline, stored: u64) -> bool {
+        let blocks = (self.blocks_wanted(outline) as u64).saturating_mul(self.block_bytes(outline) as u64);
+        let bytes = blocks.saturating_add(outline.draft_bytes());
         let pays = match self.options.layout {
             LayOut::Never => false,
             LayOut::Always(_) => true,
-            LayOut::Auto => outline.bytes >= LAID_BYTES && outline.draft_bytes() <= outline.bytes / DRAFTS_PART,
+            LayOut::Auto => {
+                let saves = bytes < stored.saturating_mul(2);
+                saves && outline.bytes >= LAID_BYTES && outline.draft_bytes() <= outline.bytes / DRAFTS_PART
+            }
         };
-        let blocks = (self.blocks_wanted(outline) as u64).saturating_mul(self.block_bytes(outline) as u64);
         // A shelf gives a little more than it is asked for.
         let numbers = outline.numbers.bytes() as u64 / 32 * 33 + outline.overhead;
-        pays && blocks.saturating_add(numbers.saturating_mul(2)).saturating_add(outline.draft_bytes())
-            <= self.budget.total()
+        pays && bytes.saturating_add(numbers.saturating_mul(2)) <= self.budget.total()
     }
 
     fn plan(&mut self, ordinal: u64) -> Result<Planned> {
@@ -479,9 +489,10 @@ impl Supply {
         let lanes = self.lanes_of(&pass, number);
         let plan = WindowPlan::new(self.run.order(), &pass, number, lanes);
         let layout = WindowLayout::new(&self.run, &plan)?;
+        let stored = layout.tokens.bytes() as u64;
         let outline = match self.options.layout {
             LayOut::Never => None,
-            _ => Outline::new(&self.run, &plan, self.options.workers).filter(|outline| self.suits(outline)),
+            _ => Outline::new(&self.run, &plan, self.options.workers).filter(|outline| self.suits(outline, stored)),
         };
         Ok(Planned { plan, layout, outline })
     }
