@@ -65,9 +65,9 @@ class DataLoader:
             RANK and WORLD_SIZE, else 0 of 1. headrace never makes a process group.
         world_size: ranks.
         memory: bytes of anonymous memory for decoded data, as a number or text such as ``"2GiB"``. For packed tokens
-            with room for two windows the next one is decoded while this one is used; with room for one it waits until
-            this one is used up; a window that does not fit at all goes to a spill file in the cache folder. For
-            samples it bounds the chunks that are kept.
+            with room for two windows the next one is decoded while this one is used (large windows of shuffled data
+            need 1.1 to 1.5 windows for that); with room for one it waits until this one is used up; a window that does
+            not fit at all goes to a spill file in the cache folder. For samples it bounds the chunks that are kept.
         epochs: passes over the data; None for no end. For datasets of headrace.
         remainder: for packed tokens, what becomes of those after the last whole batch of the last epoch: ``"drop"``,
             or ``"pad"`` to fill them up with `pad_id` (batches then hold ``loss_mask``). `stats` tells how many were

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use headrace::cancel::Cancel;
-use headrace::engine::{self, Next, Options};
+use headrace::engine::{self, LayOut, Next, Options};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -47,7 +47,19 @@ impl Engine {
         check_rank(world, rank)?;
         let skip = skip.into_iter().map(|(start, stop)| Range { start, end: stop }).collect();
         let steps = steps.0.clone();
-        let options = Options { world, rank, steps, start, stop: None, skip, workers, memory, prefetch, spill };
+        let options = Options {
+            world,
+            rank,
+            steps,
+            start,
+            stop: None,
+            skip,
+            workers,
+            memory,
+            prefetch,
+            spill,
+            layout: LayOut::Auto,
+        };
         let run = Arc::clone(&run.0);
         let engine = py.detach(|| engine::Engine::start(Arc::clone(&run), options)).map_err(to_python)?;
         Ok(Self { engine: Mutex::new(Some(Arc::new(engine))), run, busy: AtomicBool::new(false) })
@@ -134,8 +146,19 @@ pub(crate) fn sources(
 ) -> PyResult<Vec<Vec<SourceTuple>>> {
     check_rank(world, rank)?;
     let steps = steps.0.clone();
-    let options =
-        Options { world, rank, steps, start: step, stop: None, skip: Vec::new(), workers, memory, prefetch: 1, spill };
+    let options = Options {
+        world,
+        rank,
+        steps,
+        start: step,
+        stop: None,
+        skip: Vec::new(),
+        workers,
+        memory,
+        prefetch: 1,
+        spill,
+        layout: LayOut::Auto,
+    };
     let cancel = Cancel::new();
     let run = &run.0;
     let rows = blocking(py, &cancel, |_| Ok(()), || engine::sources(Arc::clone(run), options, &cancel))?;

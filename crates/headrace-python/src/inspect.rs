@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use headrace::cancel::Cancel;
-use headrace::engine::{Options, Shares};
+use headrace::engine::{LayOut, Options, Shares};
 use headrace::index::Progress;
 use headrace::inspect::{self, QUANTILES, VerifyOptions};
 use pyo3::prelude::*;
@@ -101,7 +101,18 @@ pub(crate) fn fixed_memory(
 ) -> PyResult<u64> {
     check_rank(world, 0)?;
     let (steps, spill) = (steps.0.clone(), PathBuf::new());
-    let options =
-        Options { world, rank: 0, steps, start: 0, stop: None, skip: Vec::new(), workers, memory, prefetch, spill };
+    let options = Options {
+        world,
+        rank: 0,
+        steps,
+        start: 0,
+        stop: None,
+        skip: Vec::new(),
+        workers,
+        memory,
+        prefetch,
+        spill,
+        layout: LayOut::Auto,
+    };
     Shares::new(&run.0, &options).map(|shares| shares.fixed).map_err(to_python)
 }

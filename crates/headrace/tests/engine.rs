@@ -4,19 +4,21 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arrow::array::Int32Builder;
 use arrow::array::{ArrayRef, ListBuilder, RecordBatch};
 use headrace::cancel::Cancel;
-use headrace::engine::{Engine, Next, Numbers, Options, PackSpec, Run, sources};
+use headrace::engine::{Batch, Engine, LayOut, Next, Numbers, Options, PackSpec, Run, sources};
 use headrace::index::{Index, OpenOptions, Progress};
 use headrace::order::{OrderSpec, Remainder};
-use headrace::pack::Specials;
+use headrace::pack::{Span, Specials};
 use headrace::state::Steps;
 use headrace::{Error, Result};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
+use proptest::prelude::*;
 
 /// `count` documents; document d holds d % 7 tokens, all of them d.
 fn write(path: &Path, documents: std::ops::Range<i32>, row_group: usize) {
@@ -59,6 +61,7 @@ fn options(folder: &Path, batch: u64) -> Options {
         memory: 64 << 20,
         prefetch: 2,
         spill: folder.join("_spill"),
+        layout: LayOut::Auto,
     }
 }
 
@@ -130,8 +133,207 @@ fn faults_name_their_place_and_end_the_engine() {
     bytes[4..40].fill(0xff);
     std::fs::write(&path, bytes).unwrap();
     std::fs::File::options().write(true).open(&path).unwrap().set_modified(times).unwrap();
-    let engine = Engine::start(run, options).unwrap();
-    let error = tokens(&engine).unwrap_err();
-    assert!(matches!(&error, Error::Data { place, .. } if place.row_group == Some(0)), "{error}");
-    assert!(matches!(engine.next(Duration::from_secs(5)), Ok(Next::End)));
+    for layout in [LayOut::Never, LayOut::Always(64)] {
+        let engine = Engine::start(Arc::clone(&run), Options { layout, ..options.clone() }).unwrap();
+        let error = tokens(&engine).unwrap_err();
+        assert!(matches!(&error, Error::Data { place, .. } if place.row_group == Some(0)), "{error}");
+        assert!(matches!(engine.next(Duration::from_secs(5)), Ok(Next::End)));
+    }
+}
+
+/// Damage of a later window is found while that is laid out, and told when a step needs it; of two faults the first.
+#[test]
+fn faults_wait_for_the_step_that_needs_their_window() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    write(&path, 0..300, 10);
+    let run = run(folder.path(), true, 4).unwrap();
+    let options = Options { layout: LayOut::Always(64), ..options(folder.path(), 4) };
+    let whole = tokens(&Engine::start(Arc::clone(&run), options.clone()).unwrap()).unwrap();
+    let chunks = run.order().pass(0).chunks;
+    let times = std::fs::metadata(&path).unwrap().modified().unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    // The fifth window's first and last chunk, of three.
+    for &chunk in [&chunks[12], &chunks[14]] {
+        let start = run.chunk(chunk).start as usize;
+        bytes[start..start + 8].fill(0xff);
+    }
+    std::fs::write(&path, bytes).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(times).unwrap();
+    let engine = Engine::start(Arc::clone(&run), options).unwrap();
+    let mut found = Vec::new();
+    let error = loop {
+        match engine.next(Duration::from_secs(5)) {
+            Ok(Next::Batch(batch)) => match &batch.arrays[0].numbers {
+                Numbers::I32(numbers) => found.extend_from_slice(numbers),
+                other => panic!("expected i32 tokens, got {other:?}"),
+            },
+            Ok(other) => panic!("expected an error, got {other:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(&error, Error::Data { place, .. } if place.row_group == Some(chunks[12])), "{error}");
+    // All rows that lie in the four windows before, whole.
+    let pass = run.order().pass(0);
+    let window = run.order().window(&pass, 4);
+    let steps = (0..).take_while(|step| (0..4).all(|lane| (step + 1) * 5 <= window.lane_tokens(lane).start)).count();
+    assert_eq!(found, whole[..steps * 20]);
+}
+
+/// What a batch holds, to be compared.
+type Content = (u64, u64, Vec<u64>, Vec<Vec<i64>>, Option<i32>, Vec<Span>, Vec<u32>);
+
+fn contents(engine: &Engine) -> Result<Vec<Content>> {
+    let mut contents = Vec::new();
+    loop {
+        match engine.next(Duration::from_secs(1))? {
+            Next::Batch(batch) => {
+                let arrays = batch.arrays.iter().map(|array| match &array.numbers {
+                    Numbers::I32(numbers) => numbers.iter().map(|&number| number.into()).collect(),
+                    Numbers::I64(numbers) => numbers.to_vec(),
+                    Numbers::U8(numbers) => numbers.iter().map(|&number| number.into()).collect(),
+                });
+                let arrays = arrays.collect();
+                let Batch { step, epoch, rows, max_seqlen, spans, span_ends, .. } = *batch;
+                contents.push((step, epoch, rows, arrays, max_seqlen, spans, span_ends));
+            }
+            Next::Pending => {}
+            Next::End => return Ok(contents),
+        }
+    }
+}
+
+/// Data and a run over it, small enough for many of them.
+#[derive(Debug, Clone)]
+struct Case {
+    lengths: Vec<usize>,
+    row_group: usize,
+    /// From this document on, tokens do not fit 16 bits.
+    wide_from: usize,
+    lanes: u64,
+    window: u64,
+    /// Rows in a batch are `lanes * batch.0 / batch.1`, or if that is no number 1.
+    batch: (u64, u64),
+    world: u64,
+    seq_len: u64,
+    overlap: u64,
+    specials: Specials,
+    remainder: Remainder,
+    is_wide: bool,
+    workers: usize,
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let length = prop_oneof![4 => 0..9_usize, 3 => Just(0), 3 => 9..60_usize, 1 => 100..900_usize];
+    let specials =
+        (prop_oneof![Just(None), Just(Some(7)), Just(Some(-1))], prop_oneof![Just(None), Just(Some(65_535))]);
+    let data = (prop::collection::vec(length, 1..150), 1..30_usize, 0..300_usize);
+    let order = (1..20_u64, 1..7_u64, (1..4_u64, 1..4_u64), 1..4_u64);
+    let pack = (1..40_u64, 0..12_u64, specials, any::<bool>(), any::<bool>(), 1..4_usize);
+    (data, order, pack).prop_map(|(data, order, pack)| {
+        let ((lengths, row_group, wide_from), (lanes, window, batch, world)) = (data, order);
+        let (seq_len, overlap, (bos, eos), is_padded, is_wide, workers) = pack;
+        Case {
+            lengths,
+            row_group,
+            wide_from,
+            lanes: lanes * world,
+            window,
+            batch,
+            world,
+            seq_len,
+            overlap,
+            specials: Specials { bos, eos },
+            remainder: if is_padded { Remainder::Pad } else { Remainder::Drop },
+            is_wide,
+            workers,
+        }
+    })
+}
+
+impl Case {
+    /// Rows in a batch, of which each rank has as many.
+    fn batch(&self) -> u64 {
+        let batch = self.lanes * self.batch.0 / self.batch.1;
+        (batch / self.world * self.world).max(self.world)
+    }
+
+    fn write(&self, folder: &Path) {
+        let mut lists = ListBuilder::new(Int32Builder::new());
+        for (document, &length) in self.lengths.iter().enumerate() {
+            let base = if document < self.wide_from { 0 } else { 1 << 20 };
+            for token in 0..length {
+                lists.values().append_value(base + (document * 31 + token) as i32 % 60_000);
+            }
+            // A null is an empty document, too.
+            lists.append(length > 0 || document % 2 == 0);
+        }
+        let column: ArrayRef = Arc::new(lists.finish());
+        let batch = RecordBatch::try_from_iter([("tokens", column)]).unwrap();
+        let properties = WriterProperties::builder().set_max_row_group_row_count(Some(self.row_group)).build();
+        let file = std::fs::File::create(folder.join("a.parquet")).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+    }
+
+    fn run(&self, folder: &Path) -> Option<Arc<Run>> {
+        let cancel = Cancel::new();
+        let options = OpenOptions { cache_dir: Some(folder.join("_cache")), ..OpenOptions::default() };
+        let url = folder.to_str().unwrap().to_owned();
+        let mut index = Index::open(&[url], &options, &cancel, &Progress::new()).unwrap();
+        index.count("tokens", &cancel, &Progress::new()).unwrap();
+        let column = Arc::clone(index.token_column("tokens").unwrap());
+        let spec = OrderSpec { seed: 5, shuffle: true, lanes: self.lanes, window: self.window };
+        let Case { seq_len, overlap, specials, is_wide: wide, .. } = *self;
+        let pack = PackSpec { seq_len, overlap, specials, boundaries: true, wide, pad_id: -9 };
+        Run::new(Arc::new(index), column, spec, pack, Some(3), self.remainder).ok().map(Arc::new)
+    }
+
+    fn options(&self, folder: &Path, rank: u64) -> Options {
+        Options { world: self.world, rank, workers: self.workers, ..options(folder, self.batch()) }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Windows in the order of storage are compared with the order's definition elsewhere (`tests/reference.py`).
+    #[test]
+    fn windows_in_the_order_of_use_give_the_same_batches(
+        case in cases(), block in prop_oneof![Just(64_usize), Just(256), Just(4096)], spare in 0..40_000_u64,
+        start: prop::sample::Index, skip in 0..30_u64, rank: prop::sample::Index,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        case.write(folder.path());
+        let Some(run) = case.run(folder.path()) else { return Ok(()) };
+        let options = case.options(folder.path(), rank.index(case.world as usize) as u64);
+        let stored = Options { layout: LayOut::Never, ..options.clone() };
+        let wanted = contents(&Engine::start(Arc::clone(&run), stored).unwrap()).unwrap();
+        let laid = Options { layout: LayOut::Always(block), ..options };
+        let engine = Engine::start(Arc::clone(&run), laid.clone()).unwrap();
+        prop_assert_eq!(&contents(&engine).unwrap(), &wanted);
+        // But for windows that hold nothing for the rank.
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        prop_assert!(wanted.is_empty() || count(&engine.counters().laid) > 0);
+        prop_assert_eq!(count(&engine.counters().spilled), 0);
+        // With just so much memory that there may be room for a window, or none.
+        let Err(Error::Memory { needed, .. }) = Engine::start(Arc::clone(&run), Options { memory: 1, ..laid.clone() })
+        else {
+            panic!("a budget of a byte is enough");
+        };
+        let tight = Options { memory: needed + spare, ..laid.clone() };
+        let engine = Engine::start(Arc::clone(&run), tight.clone()).unwrap();
+        let found = contents(&engine).unwrap();
+        prop_assert_eq!(&found, &wanted);
+        // From any step on, and with steps that are passed over.
+        let start = start.index(wanted.len() + 1) as u64;
+        let skip = [start + 3..start + 3 + skip, start + 5 + 2 * skip..start + 6 + 3 * skip];
+        let later = wanted.iter().filter(|batch| batch.0 >= start && !skip.iter().any(|skip| skip.contains(&batch.0)));
+        let later: Vec<Content> = later.cloned().collect();
+        for options in [laid, tight] {
+            let options = Options { start, skip: skip.to_vec(), ..options };
+            prop_assert_eq!(&contents(&Engine::start(Arc::clone(&run), options).unwrap()).unwrap(), &later);
+        }
+    }
 }

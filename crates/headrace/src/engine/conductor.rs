@@ -43,6 +43,20 @@ pub struct Options {
     pub prefetch: usize,
     /// Where windows go that the budget does not hold.
     pub spill: PathBuf,
+    /// Which windows are laid out in the order of use.
+    pub layout: LayOut,
+}
+
+/// Which windows are laid out in the order of use, of those that are shuffled and for which the budget has room so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LayOut {
+    /// Those for which it pays.
+    #[default]
+    Auto,
+    /// None.
+    Never,
+    /// All, in blocks of so many bytes.
+    Always(usize),
 }
 
 /// What an engine did so far.
@@ -52,6 +66,8 @@ pub struct Counters {
     pub windows: AtomicU64,
     /// Of those, windows that were decoded into a spill file.
     pub spilled: AtomicU64,
+    /// And windows that were laid out in the order of use.
+    pub laid: AtomicU64,
     /// Stored bytes of the chunks that were asked for.
     pub bytes: AtomicU64,
     /// The most bytes that windows held at once, of those in memory.

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::documents::{Document, Stretches};
+use super::laid::LaidSlice;
 use super::memory::Slot;
 use super::run::Run;
 use super::window::{Piece, Slice, Window, not_in_memory};
@@ -78,9 +79,24 @@ struct Part<'a> {
 #[derive(Debug, Clone)]
 pub struct Cursor {
     lane: u64,
-    /// Tokens of the lane's stream before the cursor.
+    /// Tokens of the lane's stream before the cursor, and those before and up to the end of its window.
     token: u64,
+    slice: Range<u64>,
     window: Arc<Window>,
+    way: Way,
+}
+
+/// A lane's way through its slice of a window.
+#[derive(Debug, Clone)]
+enum Way {
+    Stored(StoredWay),
+    /// The lane's number among the own ones, and that of the piece which the next token lies in.
+    Laid(usize, usize),
+}
+
+/// The way through a slice in the order of storage.
+#[derive(Debug, Clone)]
+struct StoredWay {
     slice: Slice,
     /// The order of the slice's pieces; `None` for that in which they lie.
     order: Option<Slot<u32>>,
@@ -91,16 +107,52 @@ pub struct Cursor {
     coming: Option<Piece>,
 }
 
+impl StoredWay {
+    /// The piece that the next token lies in.
+    fn piece(&mut self, run: &Run, window: &Window) -> Result<&mut Piece> {
+        while self.piece.is_none_or(|piece| piece.next == piece.end) {
+            self.piece = self.coming.take().or_else(|| self.look_up(window, self.begun));
+            if self.piece.is_none() {
+                break;
+            }
+            self.begun += 1;
+            self.coming = self.look_up(window, self.begun);
+            if let Some(Piece { chunk, document, next, .. }) = &self.coming {
+                let first = window.directory.chunks[*chunk].first_stored(document, *next, run.specials());
+                window.tokens[*chunk].prefetch(first);
+            }
+        }
+        self.piece.as_mut().ok_or_else(|| Error::Internal("a cursor without a piece".to_owned()))
+    }
+
+    /// The slice's piece `number`, if it has so many.
+    fn look_up(&self, window: &Window, number: u32) -> Option<Piece> {
+        if number as usize >= self.slice.documents.len() {
+            return None;
+        }
+        let number = self.order.as_ref().map_or(number, |order| order[number as usize]);
+        Some(window.directory.piece(&self.slice, number))
+    }
+}
+
 impl Cursor {
     /// A cursor at the start of a lane's slice of a window.
     fn enter(run: &Run, window: &Arc<Window>, lane: u64) -> Result<Self> {
         let missing = || Error::Internal(format!("lane {lane} is not among those decoded"));
         let directory = &window.directory;
         let number = directory.plan.lane_number(lane).ok_or_else(missing)?;
-        let slice = directory.slices[number].clone();
-        let order = directory.order(run, number, lane);
-        let token = directory.plan.span.lane_tokens(lane).start;
-        Ok(Self { lane, token, window: Arc::clone(window), slice, order, begun: 0, piece: None, coming: None })
+        let way = match window.laid {
+            Some(_) => Way::Laid(number, 0),
+            None => Way::Stored(StoredWay {
+                slice: directory.slices[number].clone(),
+                order: directory.order(run, number, lane),
+                begun: 0,
+                piece: None,
+                coming: None,
+            }),
+        };
+        let slice = directory.plan.span.lane_tokens(lane);
+        Ok(Self { lane, token: slice.start, slice, window: Arc::clone(window), way })
     }
 
     /// A cursor at a token of a lane's stream.
@@ -122,52 +174,60 @@ impl Cursor {
 
     /// Whether the next token goes on with the piece of the one before.
     pub fn is_within_piece(&self) -> bool {
-        self.piece.is_some_and(|piece| piece.next < piece.end)
+        match &self.way {
+            Way::Stored(way) => way.piece.is_some_and(|piece| piece.next < piece.end),
+            Way::Laid(_, piece) => {
+                self.laid_slice().is_ok_and(|slice| slice.is_within(*piece, self.token - self.slice.start))
+            }
+        }
+    }
+
+    /// The lane's slice, in a window in the order of use.
+    fn laid_slice(&self) -> Result<&LaidSlice> {
+        let number = match self.way {
+            Way::Laid(number, _) => Some(number),
+            Way::Stored(_) => None,
+        };
+        let laid = self.window.laid.as_ref().zip(number).and_then(|(laid, number)| laid.slices.get(number));
+        laid.ok_or_else(|| Error::Internal("a window that is not in the order of use".to_owned()))
     }
 
     /// Goes on to a later token.
     pub fn advance(&mut self, run: &Run, windows: &Windows, token: u64) -> Result<()> {
-        if token > self.window.directory.plan.span.lane_tokens(self.lane).end {
+        if token > self.slice.end {
             *self = Self::enter(run, windows.holding(self.lane, token)?, self.lane)?;
         }
         while self.token < token {
             let left = token - self.token;
-            let piece = self.piece(run, windows)?;
-            let count = (piece.end - piece.next).min(left);
-            piece.next += count;
+            let count = match &mut self.way {
+                Way::Stored(way) => {
+                    let piece = way.piece(run, &self.window)?;
+                    let count = (piece.end - piece.next).min(left);
+                    piece.next += count;
+                    count
+                }
+                Way::Laid(number, _) => {
+                    let (number, at) = (*number, token - self.slice.start);
+                    let piece = self.laid_slice()?.piece_at(at);
+                    self.way = Way::Laid(number, piece);
+                    left
+                }
+            };
             self.token += count;
         }
         Ok(())
     }
 
-    /// The piece that the next token lies in.
-    fn piece(&mut self, run: &Run, windows: &Windows) -> Result<&mut Piece> {
-        while self.piece.is_none_or(|piece| piece.next == piece.end) {
-            if self.begun as usize == self.slice.documents.len() {
-                *self = Self::enter(run, windows.holding(self.lane, self.token)?, self.lane)?;
-                continue;
-            }
-            self.piece = self.coming.take().or_else(|| self.look_up(self.begun));
-            self.begun += 1;
-            self.coming = self.look_up(self.begun);
-            if let Some(Piece { chunk, document, next, .. }) = &self.coming {
-                let first = self.window.directory.chunks[*chunk].first_stored(document, *next, run.specials());
-                self.window.tokens[*chunk].prefetch(first);
-            }
+    /// Enters the next window where this one has no more tokens of the lane, and says how many of the next `count`
+    /// tokens lie in one.
+    fn settle(&mut self, run: &Run, windows: &Windows, count: u64) -> Result<u64> {
+        if self.token == self.slice.end {
+            *self = Self::enter(run, windows.holding(self.lane, self.token)?, self.lane)?;
         }
-        self.piece.as_mut().ok_or_else(|| Error::Internal("a cursor without a piece".to_owned()))
+        Ok(count.min(self.slice.end - self.token))
     }
 
-    /// The slice's piece `number`, if it has so many.
-    fn look_up(&self, number: u32) -> Option<Piece> {
-        if number as usize >= self.slice.documents.len() {
-            return None;
-        }
-        let number = self.order.as_ref().map_or(number, |order| order[number as usize]);
-        Some(self.window.directory.piece(&self.slice, number))
-    }
-
-    /// Goes on by `count` tokens and shows each part of a piece on the way.
+    /// Goes on by `count` tokens, of windows in the order of storage, and shows each part of a piece on the way.
     fn pass(
         &mut self,
         run: &Run,
@@ -177,8 +237,11 @@ impl Cursor {
     ) -> Result<()> {
         let (specials, end) = (run.specials(), self.token + count);
         while self.token < end {
-            let left = end - self.token;
-            let piece = self.piece(run, windows)?;
+            let left = self.settle(run, windows, end - self.token)?;
+            let Way::Stored(way) = &mut self.way else {
+                return Err(Error::Internal("a window that is not in the order of storage".to_owned()));
+            };
+            let piece = way.piece(run, &self.window)?;
             let count = (piece.end - piece.next).min(left);
             let Piece { chunk, document, next, .. } = *piece;
             piece.next += count;
@@ -194,6 +257,32 @@ impl Cursor {
 
     /// Fills `out` with the next tokens of the lane's stream and appends where they come from.
     pub fn fill<T: Token>(&mut self, run: &Run, windows: &Windows, out: &mut [T], spans: &mut Vec<Span>) -> Result<()> {
+        let mut rest = out;
+        while !rest.is_empty() {
+            let count = self.settle(run, windows, rest.len() as u64)?;
+            let (own, tail) = std::mem::take(&mut rest).split_at_mut(count as usize);
+            rest = tail;
+            let Way::Laid(number, mut piece) = self.way else {
+                self.fill_stored(run, windows, own, spans)?;
+                continue;
+            };
+            let (slice, at) = (self.laid_slice()?, self.token - self.slice.start);
+            slice.copy(at, own)?;
+            slice.spans(run.specials(), (&mut piece, at), count, spans)?;
+            self.way = Way::Laid(number, piece);
+            self.token += count;
+        }
+        Ok(())
+    }
+
+    /// Fills `out` from a window in the order of storage.
+    fn fill_stored<T: Token>(
+        &mut self,
+        run: &Run,
+        windows: &Windows,
+        out: &mut [T],
+        spans: &mut Vec<Span>,
+    ) -> Result<()> {
         let (count, mut rest) = (out.len() as u64, out);
         self.pass(run, windows, count, |part| {
             let (head, tail) = std::mem::take(&mut rest).split_at_mut(part.count as usize);

@@ -48,7 +48,8 @@ impl Reading {
         if run.index().store.is_remote() { streams * (BLOCKS_AHEAD as u64 + 1) } else { 0 }
     }
 
-    fn open(&self, run: &Run, chunk: u32) -> ByteStream {
+    /// The bytes of a chunk.
+    pub(super) fn open(&self, run: &Run, chunk: u32) -> ByteStream {
         let store = Arc::clone(&run.index().store);
         let (block, ahead) = match (store.is_remote(), self.counter.is_some()) {
             (true, _) => (self.block, BLOCKS_AHEAD),
@@ -186,8 +187,9 @@ pub fn excerpt(
     Ok(Some(window.with_tokens(pool.decode(tasks.into_iter()).finish(&reading.cancel)?)))
 }
 
+/// Reads that were started ahead.
 #[derive(Debug, Default)]
-struct Reads {
+pub(super) struct Reads {
     /// Streams that were opened before a thread got to them, by the chunk's place in the plan.
     streams: HashMap<usize, ByteStream>,
     /// The first chunk of which no read was started.
@@ -195,7 +197,7 @@ struct Reads {
 }
 
 /// Starts the reads of the chunks that follow, and returns the stream of `number` if it was started before.
-fn read_ahead(
+pub(super) fn read_ahead(
     reads: &Mutex<Reads>,
     run: &Run,
     chunks: &[ChunkPlan],

@@ -7,13 +7,14 @@
 //!
 //! This is the only module of the engine with `unsafe` code.
 
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arrow::alloc::Allocation;
@@ -51,6 +52,11 @@ impl Budget {
         Some(Held { budget: Arc::clone(self), bytes })
     }
 
+    /// Bytes of the whole budget.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
     /// Bytes that could be taken now.
     pub fn left(&self) -> u64 {
         self.total - self.used.load(Ordering::Relaxed)
@@ -78,7 +84,7 @@ impl Plain for i64 {}
 impl Plain for u64 {}
 
 /// Regions begin at multiples of this: a cache line, and what Arrow recommends.
-const ALIGN: usize = 64;
+pub(super) const ALIGN: usize = 64;
 
 /// Cache lines at the front of a document: those behind them a processor foresees.
 #[cfg(target_arch = "x86_64")]
@@ -86,6 +92,18 @@ const PREFETCHED: usize = 12;
 
 /// Tells apart regions of different layouts; scope: process, only ever counts up.
 static LAYOUTS: AtomicU64 = AtomicU64::new(0);
+
+/// Has memory brought nearer, as much as a processor does not bring by itself.
+fn prefetch(place: *const i8) {
+    #[cfg(target_arch = "x86_64")]
+    for line in 0..PREFETCHED {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint, for which an address that is not mapped is no fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(line * ALIGN)) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
 
 /// How an arena is cut.
 #[derive(Debug)]
@@ -157,25 +175,7 @@ impl Arena {
     /// A mapping over a nameless file in `folder`, which the system may write out instead of holding it in memory.
     /// Its blocks are reserved at once, so a full disk is an error here and not a signal later.
     pub fn spilled(layout: &Layout, folder: &Path) -> Result<Arc<Self>> {
-        let failed = |operation: String, error: &dyn std::fmt::Display| Error::Disk {
-            path: folder.display().to_string(),
-            operation,
-            detail: error.to_string(),
-        };
-        let bytes = layout.bytes.max(1);
-        let file = std::fs::create_dir_all(folder)
-            .and_then(|()| tempfile::tempfile_in(folder))
-            .map_err(|error| failed("creating a spill file".to_owned(), &error))?;
-        if is_in_memory(&file) {
-            let what =
-                "the folder is in memory itself (tmpfs)\nhint: cache_dir= or HEADRACE_CACHE on a disk, or more memory=";
-            return Err(failed("creating a spill file".to_owned(), &what));
-        }
-        reserve(&file, bytes).map_err(|error| failed(format!("reserving {bytes} bytes for a spill file"), &error))?;
-        // SAFETY: the file has no name, so no other process can reach it and cut it short.
-        let map = unsafe { MmapMut::map_mut(&file) }
-            .map_err(|error| failed(format!("mapping a spill file of {bytes} bytes"), &error))?;
-        Ok(Self::over(layout, map, None, Weak::new()))
+        Ok(Self::over(layout, map_file(layout.bytes, folder)?, None, Weak::new()))
     }
 
     /// Takes a region out, to be filled.
@@ -212,6 +212,27 @@ fn map_anonymous(bytes: usize) -> Result<MmapMut> {
         drop(map.advise(memmap2::Advice::HugePage));
     }
     Ok(map)
+}
+
+/// A mapping over a nameless file in `folder`, of which the blocks are reserved.
+fn map_file(bytes: usize, folder: &Path) -> Result<MmapMut> {
+    let failed = |operation: String, error: &dyn std::fmt::Display| Error::Disk {
+        path: folder.display().to_string(),
+        operation,
+        detail: error.to_string(),
+    };
+    let bytes = bytes.max(1);
+    let file = std::fs::create_dir_all(folder)
+        .and_then(|()| tempfile::tempfile_in(folder))
+        .map_err(|error| failed("creating a spill file".to_owned(), &error))?;
+    if is_in_memory(&file) {
+        let what =
+            "the folder is in memory itself (tmpfs)\nhint: cache_dir= or HEADRACE_CACHE on a disk, or more memory=";
+        return Err(failed("creating a spill file".to_owned(), &what));
+    }
+    reserve(&file, bytes).map_err(|error| failed(format!("reserving {bytes} bytes for a spill file"), &error))?;
+    // SAFETY: the file has no name, so no other process can reach it and cut it short.
+    unsafe { MmapMut::map_mut(&file) }.map_err(|error| failed(format!("mapping a spill file of {bytes} bytes"), &error))
 }
 
 /// Mappings of at least this many bytes ask for huge pages (of 2 MiB on x86-64): a window and not a batch, of which the
@@ -299,6 +320,161 @@ impl Shelf {
             if let Some((smallest, _)) = smallest {
                 free.swap_remove(smallest);
             }
+        }
+    }
+}
+
+/// Memory in blocks of one size, of which any is used again once its holder lets go of it.
+///
+/// Blocks are cut from extents, mappings of many blocks each, and charged with them.
+#[derive(Debug)]
+pub struct Blocks {
+    budget: Arc<Budget>,
+    /// Bytes of a block.
+    bytes: usize,
+    free: Mutex<Vec<Free>>,
+    /// Blocks that there are, held or free.
+    count: AtomicUsize,
+}
+
+/// A block of [`Blocks`], for its one holder.
+#[derive(Debug)]
+pub struct Block {
+    start: *mut u8,
+    bytes: usize,
+    /// `Some` until dropped.
+    extent: Option<Arc<Extent>>,
+    home: Weak<Blocks>,
+}
+
+/// A block that nobody holds.
+#[derive(Debug)]
+struct Free {
+    start: *mut u8,
+    extent: Arc<Extent>,
+}
+
+/// The mapping that blocks lie in.
+#[derive(Debug)]
+struct Extent {
+    _map: MmapMut,
+    _held: Option<Held>,
+}
+
+// SAFETY: a block is the only way to its stretch of the extent, like a `Box<[u8]>`, and keeps it mapped.
+unsafe impl Send for Block {}
+// SAFETY: as above; shared access only reads.
+unsafe impl Sync for Block {}
+// SAFETY: as for `Block`: what is free is reached by nobody.
+unsafe impl Send for Free {}
+
+impl Blocks {
+    /// No blocks yet, of `bytes` bytes each: a multiple of the alignment of regions.
+    pub fn new(budget: &Arc<Budget>, bytes: usize) -> Arc<Self> {
+        let bytes = bytes.max(1).next_multiple_of(ALIGN);
+        Arc::new(Self { budget: Arc::clone(budget), bytes, free: Mutex::new(Vec::new()), count: AtomicUsize::new(0) })
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Blocks that there are, held or free.
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Blocks that could be taken.
+    pub fn free(&self) -> usize {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Adds `count` blocks; `false` if the budget does not have them.
+    pub fn extend(&self, count: usize) -> Result<bool> {
+        let Some(bytes) = self.bytes.checked_mul(count) else { return Ok(false) };
+        let Some(held) = self.budget.try_take(bytes as u64) else { return Ok(false) };
+        let added = self.cut(map_anonymous(bytes)?, Some(held), count);
+        // Below the others, which were used before.
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).splice(0..0, added);
+        self.count.fetch_add(count, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Takes `count` blocks, those that were used last; `None` if there are not so many.
+    pub fn take(self: &Arc<Self>, count: usize) -> Option<Vec<Block>> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = free.len().checked_sub(count)?;
+        Some(free.drain(kept..).rev().map(|free| self.block(free, Arc::downgrade(self))).collect())
+    }
+
+    /// As many blocks over a spill file in `folder`, which goes with the last of them.
+    pub fn spilled(&self, count: usize, folder: &Path) -> Result<Vec<Block>> {
+        let bytes = self.bytes.saturating_mul(count);
+        let blocks = self.cut(map_file(bytes, folder)?, None, count);
+        Ok(blocks.into_iter().map(|free| self.block(free, Weak::new())).collect())
+    }
+
+    /// Lets go of extents of which no block is held.
+    pub fn trim(&self) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        // Each block keeps its extent, held or free.
+        let mut counts: HashMap<*const Extent, usize> = HashMap::new();
+        free.iter().for_each(|free| *counts.entry(Arc::as_ptr(&free.extent)).or_default() += 1);
+        let whole: HashSet<*const Extent> = free
+            .iter()
+            .filter(|free| counts.get(&Arc::as_ptr(&free.extent)) == Some(&Arc::strong_count(&free.extent)))
+            .map(|free| Arc::as_ptr(&free.extent))
+            .collect();
+        let before = free.len();
+        free.retain(|free| !whole.contains(&Arc::as_ptr(&free.extent)));
+        self.count.fetch_sub(before - free.len(), Ordering::Relaxed);
+    }
+
+    /// The blocks of a mapping: the first comes last.
+    fn cut(&self, mut map: MmapMut, held: Option<Held>, count: usize) -> Vec<Free> {
+        assert!(map.len() / self.bytes >= count, "blocks must lie within their extent");
+        let first = map.as_mut_ptr();
+        let extent = Arc::new(Extent { _map: map, _held: held });
+        let block = |number| Free { start: first.wrapping_add(number * self.bytes), extent: Arc::clone(&extent) };
+        (0..count).rev().map(block).collect()
+    }
+
+    fn block(&self, free: Free, home: Weak<Self>) -> Block {
+        Block { start: free.start, bytes: self.bytes, extent: Some(free.extent), home }
+    }
+}
+
+impl Block {
+    /// How many numbers it holds.
+    pub fn count<T: Plain>(&self) -> usize {
+        self.bytes / size_of::<T>()
+    }
+
+    /// Its numbers.
+    pub fn numbers<T: Plain>(&self) -> &[T] {
+        // SAFETY: mapped and in bounds as long as `extent` lives, aligned to a cache line; any bytes are a value of a
+        // `Plain` type; nobody else can write the stretch.
+        unsafe { std::slice::from_raw_parts(self.start.cast(), self.bytes / size_of::<T>()) }
+    }
+
+    /// Has the memory from number `at` on brought nearer, see [`Slot::prefetch`].
+    pub fn prefetch<T: Plain>(&self, at: usize) {
+        prefetch(self.start.cast::<T>().wrapping_add(at).cast());
+    }
+
+    /// Its numbers, to be written.
+    pub fn numbers_mut<T: Plain>(&mut self) -> &mut [T] {
+        // SAFETY: as for `numbers`, and `&mut self` is the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.bytes / size_of::<T>()) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let (Some(home), Some(extent)) = (self.home.upgrade(), self.extent.take()) {
+            let mut free = home.free.lock().unwrap_or_else(PoisonError::into_inner);
+            free.push(Free { start: self.start, extent });
         }
     }
 }
@@ -398,15 +574,7 @@ impl<T> std::panic::UnwindSafe for Slot<T> {}
 impl<T: Plain> Slot<T> {
     /// Has the memory from number `at` on brought nearer, as much as a processor does not bring by itself.
     pub fn prefetch(&self, at: usize) {
-        #[cfg(target_arch = "x86_64")]
-        for line in 0..PREFETCHED {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let place = self.start.wrapping_add(at).cast::<i8>().wrapping_add(line * ALIGN);
-            // SAFETY: a hint, for which an address that is not mapped is no fault.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(place) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
+        prefetch(self.start.wrapping_add(at).cast());
     }
 
     /// The same memory as an Arrow buffer, which keeps it mapped.
@@ -499,6 +667,53 @@ mod tests {
         assert!(budget.try_take(10_000).is_none());
         drop(shelf);
         assert!(budget.try_take(10_000).is_some());
+    }
+
+    #[test]
+    fn blocks_are_used_again_and_extents_go_whole() {
+        let budget = Budget::new(100 * 64);
+        let blocks = Blocks::new(&budget, 50);
+        assert_eq!(blocks.block_bytes(), 64);
+        assert!(!blocks.extend(101).unwrap() && blocks.take(1).is_none());
+        assert!(blocks.extend(3).unwrap() && blocks.extend(2).unwrap());
+        assert_eq!((blocks.count(), blocks.free(), budget.left()), (5, 5, 95 * 64));
+        let mut taken = blocks.take(4).unwrap();
+        for (number, block) in taken.iter_mut().enumerate() {
+            block.numbers_mut::<u16>().fill(number as u16);
+        }
+        assert!(taken.iter().enumerate().all(|(number, block)| block.numbers::<u16>() == [number as u16; 32]));
+        assert!(blocks.take(2).is_none());
+        // What was given back last is taken first.
+        let last = taken.pop().unwrap();
+        let place = last.numbers::<u8>().as_ptr();
+        drop(last);
+        assert_eq!(blocks.take(1).unwrap()[0].numbers::<u8>().as_ptr(), place);
+        // The extent of two: of it one block is free, the other was given back as well.
+        drop(taken.pop());
+        drop(taken.pop());
+        blocks.trim();
+        assert!(blocks.count() < 5 && budget.left() < 100 * 64);
+        drop(taken);
+        blocks.trim();
+        assert_eq!((blocks.count(), blocks.free(), budget.left()), (0, 0, 100 * 64));
+    }
+
+    #[test]
+    fn blocks_of_a_spill_file_go_with_their_holders_and_outlive_the_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let budget = Budget::new(64);
+        let blocks = Blocks::new(&budget, 64);
+        assert!(blocks.extend(1).unwrap());
+        let mut taken = blocks.spilled(3, folder.path()).unwrap();
+        taken.extend(blocks.take(1).unwrap());
+        drop(blocks);
+        for block in &mut taken {
+            block.numbers_mut::<i32>().fill(7);
+        }
+        assert!(taken.iter().all(|block| block.numbers::<i32>() == [7; 16]));
+        assert_eq!(budget.left(), 0);
+        drop(taken);
+        assert_eq!(budget.left(), 64);
     }
 
     #[test]

@@ -3,11 +3,13 @@
 //! One [`Engine`] feeds one rank from one step on. Its conductor thread ([`conductor`]) has windows planned ([`plan`])
 //! and supplied in time ([`supply`]): their chunks are read and decoded by worker threads ([`load`], [`decode`],
 //! [`keep`]) into one arena for where documents lie and one for their tokens ([`layout`], [`documents`], [`window`]).
+//! Large windows are decoded to drafts instead and laid out in the order in which lanes use them ([`laying`], [`laid`]).
 //! Then it has batches assembled, some at a time, from the lanes' cursors ([`cursor`], [`assemble`]) into memory that
 //! is used again once nobody refers to it ([`memory`]). They wait in a bounded channel.
 //!
-//! The next window is decoded while this one is used, where the budget ([`shares`]) holds both; where it does not, the
-//! rest of this one is copied out first, and a window that does not fit at all goes to a spill file. The first batch
+//! The next window is decoded while this one is used: where it is laid out, as far as blocks of this one are free
+//! again; in the order of storage, where the budget ([`shares`]) holds both. Where it does not, the rest of this one is
+//! copied out first, and a window that does not fit at all goes to a spill file. The first batch
 //! comes before its window, from what it needs of it. Completion order never reaches the output.
 //!
 //! Not here: which tokens come next ([`crate::order`]), how bytes become documents ([`crate::format`]).
@@ -19,6 +21,8 @@ mod cursor;
 mod decode;
 mod documents;
 mod keep;
+mod laid;
+mod laying;
 mod layout;
 mod load;
 mod memory;
@@ -40,7 +44,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
 pub use batch::{Array, ArrayKind, Batch, Numbers};
-pub use conductor::{Counters, Options};
+pub use conductor::{Counters, LayOut, Options};
 pub use memory::{Plain, Slot};
 pub use plan::{ChunkPlan, WindowPlan};
 pub use report::{Report, report};

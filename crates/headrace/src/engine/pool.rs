@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 type Task = Box<dyn FnOnce(&mut Scratch) + Send>;
 
 /// How often a thread that waits for work looks whether it was cancelled.
-const POLL: Duration = Duration::from_millis(20);
+pub(super) const POLL: Duration = Duration::from_millis(20);
 
 /// Threads that end when the pool is dropped, after the tasks that are queued; those of a cancelled engine end at once.
 ///
@@ -59,6 +59,11 @@ impl Pool {
             self.queue(false, move |scratch| results.put(number, guarded(|| task(scratch))));
         }
         Pending(results)
+    }
+
+    /// Queues one piece of work ahead of use; it reports what came of it, a panic included, itself.
+    pub fn later(&self, task: impl FnOnce(&mut Scratch) + Send + 'static) {
+        self.queue(false, task);
     }
 
     /// Does work that a batch waits for: on this thread, and on those of the pool that have nothing more urgent. So it

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::assemble::{Assembler, Job, lane_tokens};
-use super::conductor::{Counters, Options};
+use super::conductor::{Counters, LayOut, Options};
 use super::cursor::Windows;
 use super::decode::Loans;
+use super::laying::{Drafts, Laying, Outline};
 use super::layout::{ExcerptLayout, WindowLayout};
 use super::load::{Loading, Reading, Room, excerpt};
-use super::memory::{Budget, Held, Shelf};
+use super::memory::{ALIGN, Arena, Blocks, Budget, Held, Shelf};
 use super::plan::WindowPlan;
 use super::pool::Pool;
 use super::run::Run;
@@ -29,6 +30,14 @@ const AHEAD_WINDOWS: u64 = 32;
 const PREVIEW_TOKENS: u64 = 2 << 20;
 const PREVIEW_TIMES: u64 = 8;
 
+/// Windows of which the tokens take less are used where they were decoded. Unit: bytes. Evidence: below it memory does
+/// not come in huge pages, and is used again soon.
+const LAID_BYTES: u64 = 16 << 20;
+/// So are those whose drafts would take more than one part in this many of that.
+const DRAFTS_PART: u64 = 2;
+/// Blocks beyond those of a window, with which the next one is begun: one in so many.
+const SLACK_PART: u64 = 16;
+
 /// What a window holds.
 struct Holding {
     /// Bytes of its arenas, and of that for tokens.
@@ -42,13 +51,36 @@ struct Holding {
 /// A window on its way.
 enum Ahead {
     Loading(Loading),
+    Laying(Laying),
     Ready(Arc<Window>),
+}
+
+/// What a window takes that is to be laid out.
+struct Desk {
+    overhead: Held,
+    numbers: Arc<Arena>,
+    drafts: Arc<Drafts>,
+}
+
+/// The plan of a window, and how it is to lie in memory: by storage, or if there is an outline by use.
+struct Planned {
+    plan: WindowPlan,
+    layout: WindowLayout,
+    outline: Option<Outline>,
+}
+
+impl Planned {
+    /// What it takes of the budget before anything is decoded, beside blocks: bytes of arenas, and what is not in them.
+    fn bytes(&self) -> u64 {
+        self.layout.bytes() + self.layout.overhead
+    }
 }
 
 impl Ahead {
     fn ordinal(&self) -> u64 {
         match self {
             Self::Loading(loading) => loading.ordinal(),
+            Self::Laying(laying) => laying.ordinal(),
             Self::Ready(window) => window.ordinal(),
         }
     }
@@ -56,6 +88,7 @@ impl Ahead {
     fn end(&self) -> u64 {
         match self {
             Self::Loading(loading) => loading.end(),
+            Self::Laying(laying) => laying.end(),
             Self::Ready(window) => window.end(),
         }
     }
@@ -73,12 +106,15 @@ pub struct Supply {
     windows_shelf: Arc<Shelf>,
     /// For windows of which only a part is in memory.
     excerpts_shelf: Arc<Shelf>,
+    /// Of windows in the order of use: their tokens, and chunks on the way there.
+    blocks: Option<Arc<Blocks>>,
+    drafts: Option<Arc<Drafts>>,
     /// The current windows and those ahead, with neighbouring ordinals; and what each holds.
     windows: VecDeque<(Ahead, Holding)>,
     /// The ordinal of the next window to plan.
     next: u64,
     /// Its plan, if it was made before there was room.
-    planned: Option<(WindowPlan, WindowLayout)>,
+    planned: Option<Planned>,
     /// The passes used last: windows ahead may be of the next one.
     passes: VecDeque<Arc<Pass>>,
     /// Own lanes while each of the steps' segments lasts.
@@ -104,6 +140,8 @@ impl Supply {
             windows_shelf: Shelf::new(&budget, 2),
             excerpts_shelf: Shelf::new(&budget, 0),
             budget,
+            blocks: None,
+            drafts: None,
             windows: VecDeque::new(),
             next: run.order().ordinal_of(&pass, run.rows().first_unit(first)),
             planned: None,
@@ -120,7 +158,12 @@ impl Supply {
 
     /// Lets go of windows that end before a unit.
     pub fn retire(&mut self, unit: u64) {
-        while self.windows.pop_front_if(|(window, _)| window.end() <= unit).is_some() {}
+        while let Some((window, _)) = self.windows.pop_front_if(|(window, _)| window.end() <= unit) {
+            // What a thread is at goes on in its drafts for a while: the next window has others.
+            if matches!(&window, Ahead::Laying(laying) if !laying.is_done()) {
+                self.drafts = None;
+            }
+        }
         // Steps that are passed over may leave whole windows out.
         if self.windows.is_empty() {
             let ordinal = self.ordinal_of(unit);
@@ -139,7 +182,7 @@ impl Supply {
             return Ok(None);
         }
         let plans = (self.next..=needed).map(|ordinal| self.plan(ordinal)).collect::<Result<Vec<_>>>()?;
-        let chunks = plans.iter().flat_map(|(plan, _)| &plan.chunks);
+        let chunks = plans.iter().flat_map(|planned| &planned.plan.chunks);
         let tokens: u64 = chunks.map(|chunk| chunk.most_tokens(self.run.column()) as u64).sum();
         let batch = (job.rows.len() as u64).saturating_mul(self.run.rows().row_tokens());
         if tokens < PREVIEW_TOKENS || tokens / PREVIEW_TIMES < batch {
@@ -148,12 +191,12 @@ impl Supply {
         let reading = Reading { counter: Some(Arc::clone(&self.counters.preview)), ..self.reading.clone() };
         // All of it before anything is begun: what is given up half-way would take the window's own memory.
         let mut rooms = Vec::new();
-        for (_, layout) in &plans {
+        for Planned { layout, .. } in &plans {
             let Some(overhead) = self.budget.try_take(layout.overhead) else { return Ok(None) };
             let Some(arena) = self.excerpts_shelf.take(&layout.documents)? else { return Ok(None) };
             rooms.push((arena, overhead));
         }
-        let sketches = plans.into_iter().zip(&rooms).map(|((plan, layout), (arena, _))| {
+        let sketches = plans.into_iter().zip(&rooms).map(|(Planned { plan, layout, .. }, (arena, _))| {
             Loading::start(&self.run, plan, layout, (arena, None), &self.pool, &reading)
         });
         let sketches: Vec<_> = sketches.collect();
@@ -173,25 +216,30 @@ impl Supply {
     /// The windows that a batch needs, decoded, and some more being decoded ahead.
     pub fn ready(&mut self, step: u64, needed: u64, assembler: &mut Assembler) -> Result<Windows> {
         while self.next <= needed {
-            if !self.plan_next(false)? {
+            if !self.plan_next(step, false)? {
                 self.shrink(step, assembler)?;
-                self.plan_next(true)?;
+                self.plan_next(step, true)?;
             }
         }
-        self.plan_ahead(needed)?;
-        let windows = self.finish(needed)?;
+        self.plan_ahead(step, needed)?;
+        let windows = self.finish(step, needed)?;
         // With the windows done there may be room for the next.
-        self.plan_ahead(needed)?;
+        self.plan_ahead(step, needed)?;
+        self.admit(step, None)?;
         Ok(windows)
     }
 
     /// Keeps of the current windows only what is still to come from a step on, if that makes room for the next.
     fn shrink(&mut self, step: u64, assembler: &mut Assembler) -> Result<()> {
-        let windows = self.finish(u64::MAX)?;
+        let windows = self.finish(step, u64::MAX)?;
         let first = self.options.steps.row_of(step);
         let mut parts = Vec::new();
         let mut freed = self.budget.left() + self.windows_shelf.unused();
         for (number, window) in windows.0.iter().enumerate() {
+            // What is laid out goes as it is used.
+            if window.laid.is_some() {
+                continue;
+            }
             let alone = Windows(Arc::new([Arc::clone(window)]));
             let rest = window.lanes().map(|lane| (lane, self.run.rows().lane_token(lane, first)..u64::MAX));
             let needs = alone.needs(&self.run, rest)?.pop().unwrap_or_default();
@@ -203,7 +251,7 @@ impl Supply {
                 parts.push((number, needs, layout));
             }
         }
-        if self.planned.as_ref().is_none_or(|(_, layout)| layout.bytes() + layout.overhead > freed) {
+        if parts.is_empty() || self.planned.as_ref().is_none_or(|planned| planned.bytes() > freed) {
             return Ok(());
         }
         assembler.forget();
@@ -225,12 +273,14 @@ impl Supply {
     }
 
     /// Waits for the windows up to one.
-    fn finish(&mut self, needed: u64) -> Result<Windows> {
+    fn finish(&mut self, step: u64, needed: u64) -> Result<Windows> {
+        self.admit(step, Some(needed))?;
         let (mut ready, mut windows) = (Vec::new(), Vec::new());
         while let Some((window, holding)) = self.windows.pop_front_if(|(window, _)| window.ordinal() <= needed) {
             let window = match window {
                 Ahead::Ready(window) => window,
                 Ahead::Loading(loading) => Arc::new(loading.finish(&self.run, &self.cancel)?),
+                Ahead::Laying(laying) => Arc::new(laying.finish(&self.run, &self.cancel)?),
             };
             windows.push(Arc::clone(&window));
             ready.push((Ahead::Ready(window), holding));
@@ -244,7 +294,7 @@ impl Supply {
     /// Plans windows beyond `needed`: one, more while they are small. Where the budget has no room for one, it waits
     /// until there is; but a store that answers slowly is asked in any case, and where even the current window lies on
     /// disk, so can the next.
-    fn plan_ahead(&mut self, needed: u64) -> Result<()> {
+    fn plan_ahead(&mut self, step: u64, needed: u64) -> Result<()> {
         // Older ones are about to go, and their memory is to be used again: fresh pages cost more than what is in them.
         let older = self.windows.iter().take_while(|(window, _)| window.ordinal() < needed);
         if older.map(|(_, holding)| holding.bytes).sum::<u64>() >= AHEAD_BYTES {
@@ -257,33 +307,54 @@ impl Supply {
             let end = self.run.rows().epochs.map(|epochs| epochs * self.run.order().windows());
             let stop = self.options.stop.is_some() || end.is_some_and(|end| self.next >= end);
             let stop = stop || ahead >= 1 && bytes >= AHEAD_BYTES || ahead >= AHEAD_WINDOWS;
-            if stop || !self.plan_next(spill && ahead == 0)? {
+            if stop || !self.plan_next(step, spill && ahead == 0)? {
                 return Ok(());
             }
         }
     }
 
     /// Plans the next window; `false` if there is no memory for it and it need not be yet.
-    fn plan_next(&mut self, must: bool) -> Result<bool> {
-        let (plan, layout) = match self.planned.take() {
+    fn plan_next(&mut self, step: u64, must: bool) -> Result<bool> {
+        let mut planned = match self.planned.take() {
             Some(planned) => planned,
             None => self.plan(self.next)?,
         };
+        if let Some(outline) = planned.outline.take() {
+            // One at a time, so that it has all drafts.
+            if self.windows.iter().any(|(window, _)| matches!(window, Ahead::Laying(laying) if !laying.is_done())) {
+                if !must {
+                    self.planned = Some(Planned { outline: Some(outline), ..planned });
+                    return Ok(false);
+                }
+                self.finish(step, u64::MAX)?;
+            }
+            match self.desk(&outline)? {
+                Some(desk) => return self.lay_out(planned.plan, outline, desk).map(|()| true),
+                None if !must => {
+                    self.planned = Some(Planned { outline: Some(outline), ..planned });
+                    return Ok(false);
+                }
+                // Then as other windows for which there is no memory.
+                None => {}
+            }
+        }
+        let Planned { plan, layout, .. } = planned;
         let (bytes, tokens) = (layout.bytes(), layout.tokens.bytes() as u64);
         let overhead = self.budget.try_take(layout.overhead);
-        let room = if overhead.is_some() { Room::take(&layout, &self.windows_shelf)? } else { None };
+        let mut room = if overhead.is_some() { Room::take(&layout, &self.windows_shelf)? } else { None };
+        if let (None, Some(blocks)) = (&room, &self.blocks) {
+            blocks.trim();
+            room = if overhead.is_some() { Room::take(&layout, &self.windows_shelf)? } else { None };
+        }
         let room = match room {
             Some(room) => room,
             None if must => Room::spill(&layout, &self.options.spill)?,
             None => {
-                self.planned = Some((plan, layout));
+                self.planned = Some(Planned { plan, layout, outline: None });
                 return Ok(false);
             }
         };
-        let count = |counter: &AtomicU64, by| counter.fetch_add(by, Ordering::Relaxed);
-        count(&self.counters.windows, 1);
-        count(&self.counters.spilled, u64::from(room.is_spilled));
-        count(&self.counters.bytes, plan.bytes(self.run.column()));
+        self.count(&plan, room.is_spilled);
         let arenas = (&room.documents, Some(&room.tokens));
         let loading = Loading::start(&self.run, plan, layout, arenas, &self.pool, &self.reading);
         self.counters.peak.store(self.budget.peak(), Ordering::Relaxed);
@@ -293,14 +364,137 @@ impl Supply {
         Ok(true)
     }
 
-    fn plan(&mut self, ordinal: u64) -> Result<(WindowPlan, WindowLayout)> {
+    fn count(&self, plan: &WindowPlan, is_spilled: bool) {
+        let count = |counter: &AtomicU64, by| counter.fetch_add(by, Ordering::Relaxed);
+        count(&self.counters.windows, 1);
+        count(&self.counters.spilled, u64::from(is_spilled));
+        count(&self.counters.bytes, plan.bytes(self.run.column()));
+    }
+
+    /// What a window takes before its first chunk is decoded, if the budget has it.
+    fn desk(&mut self, outline: &Outline) -> Result<Option<Desk>> {
+        let Some(overhead) = self.budget.try_take(outline.overhead) else { return Ok(None) };
+        let Some(numbers) = self.windows_shelf.take(&outline.numbers)? else { return Ok(None) };
+        if !self.drafts.as_ref().is_some_and(|drafts| drafts.hold(outline.drafts)) {
+            // There is no other window on its way, whose drafts they are.
+            if let Some(drafts) = self.drafts.take() {
+                drafts.close();
+            }
+            self.drafts = Drafts::new(outline.drafts, &self.budget);
+        }
+        Ok(self.drafts.clone().map(|drafts| Desk { overhead, numbers, drafts }))
+    }
+
+    /// Begins the next window in the order of use.
+    fn lay_out(&mut self, plan: WindowPlan, outline: Outline, desk: Desk) -> Result<()> {
+        self.count(&plan, false);
+        let wanted = self.blocks_wanted(&outline);
+        let each = self.block_bytes(&outline);
+        let blocks = self.blocks.get_or_insert_with(|| Blocks::new(&self.budget, each));
+        // Those that the budget does not have now may come back to it before they are needed.
+        blocks.extend(wanted.saturating_sub(blocks.count()))?;
+        self.counters.laid.fetch_add(1, Ordering::Relaxed);
+        let bytes = outline.bytes + outline.numbers.bytes() as u64;
+        let Desk { overhead, numbers, drafts } = desk;
+        let laying = Laying::start(&self.run, plan, outline, (&numbers, drafts), &self.reading);
+        self.counters.peak.store(self.budget.peak(), Ordering::Relaxed);
+        let holding = Holding { bytes, tokens: 0, is_spilled: false, _overhead: Some(overhead) };
+        self.windows.push_back((Ahead::Laying(laying), holding));
+        self.next += 1;
+        Ok(())
+    }
+
+    /// Has the chunks of windows decoded for which there are blocks, and in any case those of windows up to `needed`.
+    fn admit(&mut self, step: u64, needed: Option<u64>) -> Result<()> {
+        let Some(blocks) = &self.blocks else { return Ok(()) };
+        if self.windows.iter().any(|(window, _)| matches!(window, Ahead::Laying(laying) if !laying.is_admitted())) {
+            // No later step needs what lies before this one's rows, whoever had it.
+            let first = self.options.steps.row_of(step);
+            for (window, _) in &self.windows {
+                if let Ahead::Ready(window) = window {
+                    window.release(|lane| self.run.rows().lane_token(lane, first));
+                }
+            }
+        }
+        for (window, holding) in &mut self.windows {
+            let Ahead::Laying(laying) = window else { continue };
+            if laying.admit(blocks, &self.pool) {
+                continue;
+            }
+            if needed.is_none_or(|needed| laying.ordinal() > needed) {
+                break;
+            }
+            // Blocks that are in use will be needed after this window: no others come back before.
+            let short = laying.blocks_wanted(blocks).saturating_sub(blocks.free());
+            let mut extended = blocks.extend(short)?;
+            if !extended {
+                self.windows_shelf.clear();
+                extended = blocks.extend(short)?;
+            }
+            if !extended {
+                let mut taken = blocks.take(blocks.free()).unwrap_or_default();
+                taken.extend(blocks.spilled(short, &self.options.spill)?);
+                laying.admit_rest(taken, blocks, &self.pool);
+                holding.is_spilled = true;
+                self.counters.spilled.fetch_add(1, Ordering::Relaxed);
+            }
+            laying.admit(blocks, &self.pool);
+            self.counters.peak.store(self.budget.peak(), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn block_bytes(&self, outline: &Outline) -> usize {
+        match (&self.blocks, self.options.layout) {
+            (Some(blocks), _) => blocks.block_bytes(),
+            (None, LayOut::Always(bytes)) => bytes.max(1).next_multiple_of(ALIGN),
+            (None, _) => outline.block_bytes(),
+        }
+    }
+
+    /// Blocks for a window, and for what may still be in use of the one before when it is needed.
+    fn blocks_wanted(&self, outline: &Outline) -> usize {
+        let each = self.block_bytes(outline);
+        let (window, lanes) = (outline.blocks(each), outline.lanes() as u64);
+        let rows = self.options.steps.largest_batch_from(self.options.start) / self.options.world + lanes;
+        // A batch and a row of each lane; and lanes begin and end in the middle of a block.
+        let bytes = rows.saturating_mul(self.run.rows().row_tokens()).saturating_mul(size_of::<i32>() as u64);
+        let rest = (bytes / each as u64).saturating_add(2 * lanes).min(window as u64) as usize;
+        window.saturating_add(rest.max(window / SLACK_PART as usize))
+    }
+
+    /// Whether it pays to lay a window out, and there is always room for it and for the beginning of the next. In the
+    /// order of storage two windows take `stored` bytes each for their tokens: less where bos or eos is of more than 16
+    /// bits and the others are not.
+    fn suits(&self, outline: &Outline, stored: u64) -> bool {
+        let blocks = (self.blocks_wanted(outline) as u64).saturating_mul(self.block_bytes(outline) as u64);
+        let bytes = blocks.saturating_add(outline.draft_bytes());
+        let pays = match self.options.layout {
+            LayOut::Never => false,
+            LayOut::Always(_) => true,
+            LayOut::Auto => {
+                let saves = bytes < stored.saturating_mul(2);
+                saves && outline.bytes >= LAID_BYTES && outline.draft_bytes() <= outline.bytes / DRAFTS_PART
+            }
+        };
+        // A shelf gives a little more than it is asked for.
+        let numbers = outline.numbers.bytes() as u64 / 32 * 33 + outline.overhead;
+        pays && bytes.saturating_add(numbers.saturating_mul(2)) <= self.budget.total()
+    }
+
+    fn plan(&mut self, ordinal: u64) -> Result<Planned> {
         let windows = self.run.order().windows();
         let pass = self.pass(ordinal / windows);
         let number = ordinal % windows;
         let lanes = self.lanes_of(&pass, number);
         let plan = WindowPlan::new(self.run.order(), &pass, number, lanes);
         let layout = WindowLayout::new(&self.run, &plan)?;
-        Ok((plan, layout))
+        let stored = layout.tokens.bytes() as u64;
+        let outline = match self.options.layout {
+            LayOut::Never => None,
+            _ => Outline::new(&self.run, &plan, self.options.workers).filter(|outline| self.suits(outline, stored)),
+        };
+        Ok(Planned { plan, layout, outline })
     }
 
     /// The window that holds a unit of the dealt line, counted through all passes.

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::documents::{Document, Documents, Stretches, Tokens};
+use super::laid::Laid;
 use super::layout::ExcerptLayout;
 use super::memory::{Arena, Slot, SlotMut};
 use super::plan::WindowPlan;
@@ -38,6 +39,8 @@ pub struct Window {
     pub(super) directory: Arc<Directory>,
     /// Of each chunk.
     pub(super) tokens: Vec<Tokens>,
+    /// In the order of use, instead: then there is no more in the directory than what was planned.
+    pub(super) laid: Option<Laid>,
 }
 
 /// The order of a slice's pieces, made when its lane gets there.
@@ -112,12 +115,20 @@ impl Window {
                 rest = tail;
             }
         }
-        Self { directory: Arc::new(directory), tokens }
+        Self { directory: Arc::new(directory), tokens, laid: None }
+    }
+
+    /// A window in the order of use.
+    pub fn in_order(run: &Run, plan: WindowPlan, laid: Laid) -> Self {
+        let ordinal = plan.ordinal(run.order());
+        let (chunks, bases, orders, slices) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let directory = Arc::new(Directory { plan, ordinal, chunks, bases, orders, slices });
+        Self { directory, tokens: Vec::new(), laid: Some(laid) }
     }
 
     /// The same window with other tokens in memory.
     pub fn with_tokens(&self, tokens: Vec<Tokens>) -> Self {
-        Self { directory: Arc::clone(&self.directory), tokens }
+        Self { directory: Arc::clone(&self.directory), tokens, laid: None }
     }
 
     /// The same window with nothing but some stretches of its tokens in memory, in `arena`.
@@ -141,6 +152,14 @@ impl Window {
     /// The unit of the dealt line behind the window.
     pub fn end(&self) -> u64 {
         self.directory.plan.span.end()
+    }
+
+    /// Lets go of tokens that were used: what lies before a token of the lane's stream, given for each lane.
+    pub fn release(&self, before: impl Fn(u64) -> u64) {
+        let Some(laid) = &self.laid else { return };
+        for (lane, slice) in self.lanes().zip(&laid.slices) {
+            slice.release(before(lane).saturating_sub(self.directory.plan.span.lane_tokens(lane).start));
+        }
     }
 
     /// The lanes that it was decoded for.

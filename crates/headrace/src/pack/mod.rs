@@ -104,6 +104,21 @@ impl Token for i32 {
     }
 }
 
+/// As tokens wait, where all that they are made of fit.
+impl Token for u16 {
+    fn from_token(token: i32) -> Self {
+        token as Self
+    }
+    fn copy(from: &[i32], to: &mut [Self]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = *from as Self;
+        }
+    }
+    fn copy_narrow(from: &[u16], to: &mut [Self]) {
+        to.copy_from_slice(from);
+    }
+}
+
 impl Token for i64 {
     fn from_token(token: i32) -> Self {
         i64::from(token)
