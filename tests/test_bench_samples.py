@@ -185,6 +185,12 @@ def test_aims_are_about_times_as_fast_of_what_counts() -> None:
     assert report.compared(CASES["epoch"], "torch", soon, {"failed": "why"}) == {}
 
 
+def test_growth_is_seen_through_batches_on_their_way() -> None:
+    assert report.growth([30, 46, 51, 48, 49, 47, 47, 47, 49, 49]) == pytest.approx(0)
+    assert report.growth([300, 310, 320, 330, 340, 350, 360, 370, 380, 390]) == pytest.approx(60 / 320)
+    assert report.growth([1, 4, 5]) == 0.25
+
+
 def test_images_are_the_same_each_time_and_no_two_alike() -> None:
     first = encoded(0)
     assert first == encoded(0) != encoded(1)

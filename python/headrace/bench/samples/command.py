@@ -103,8 +103,7 @@ def _compare(root: Path, cases: Sequence[Case], samples: Mapping[str, int], roun
     each("data", prepare)
     # This also reads everything once, so that rounds find it in the page cache.
     for name, found in each("check", check).items():
-        memory = found["memory"]
-        results[name] |= found | {"memory_growth": memory[-1] / memory[1] - 1}
+        results[name] |= found | {"memory_growth": report.growth(found["memory"])}
     timed: list[dict[str, dict[str, Any]]] = []
     for number in range(rounds):
         order = [f"{case.name} {loader}" for case in cases for loader in turned(list(case.loaders), number)]

@@ -9,10 +9,20 @@ from typing import Any
 from headrace.bench import markdown
 from headrace.bench.samples.job import Case
 
-__all__ = ["compared", "summarise", "table"]
+__all__ = ["compared", "growth", "summarise", "table"]
 
 MIB = 1024**2
 ALIKE = 1e-6  # the relative difference of sums that rounding explains
+
+
+def growth(memory: Sequence[int]) -> float:
+    """How much memory grows behind the second epoch: that of the last three over that of the three from the second on.
+
+    One batch more or less is on its way whenever one looks, so that means are compared; of less than six epochs it is
+    the last one and the second.
+    """
+    number = 3 if len(memory) >= 6 else 1
+    return statistics.mean(memory[-number:]) / statistics.mean(memory[1 : 1 + number]) - 1
 
 
 def summarise(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
