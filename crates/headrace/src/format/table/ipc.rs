@@ -4,7 +4,7 @@
 //! a footer that says where its messages are. A [`Layout`] is the same of both: it is put together once, and then any
 //! batch can be read by itself, after the dictionaries that it refers to.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ pub struct Layout {
 }
 
 /// The arrays of dictionaries by their number.
-pub type Dictionaries = HashMap<i64, ArrayRef>;
+pub type Dictionaries = BTreeMap<i64, ArrayRef>;
 
 fn flawed(place: &Place, what: impl Into<String>) -> Error {
     Error::data(place.clone(), what)
@@ -277,10 +277,14 @@ impl Layout {
                 ));
             };
             check_buffers(dictionary.data(), &body, message.start, place)?;
-            let read = read_dictionary(&body, dictionary, &self.schema, held, &self.version);
+            // The reader wants a map of another kind. It looks into it and never goes through it.
+            let (id, mut known) = (dictionary.id(), held.clone().into_iter().collect());
+            let read = read_dictionary(&body, dictionary, &self.schema, &mut known, &self.version);
             read.map_err(|error| {
                 flawed(place, format!("expected a dictionary at byte {}, found: {error}", message.start))
-            })
+            })?;
+            held.extend(known.remove(&id).map(|values| (id, values)));
+            Ok(())
         })
     }
 
@@ -307,7 +311,8 @@ impl Layout {
             };
             check_buffers(Some(found), &body, message.start, place)?;
             let schema = Arc::clone(&self.schema);
-            let read = read_record_batch(&body, found, schema, dictionaries, Some(&chosen), &self.version);
+            let known = dictionaries.clone().into_iter().collect();
+            let read = read_record_batch(&body, found, schema, &known, Some(&chosen), &self.version);
             read.map_err(|error| flawed(place, format!("expected batch {batch} of the schema, found: {error}")))
         })?;
         let (Kind::Batch { rows }, found) = (message.kind, read.num_rows()) else {

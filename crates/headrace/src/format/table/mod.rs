@@ -10,7 +10,7 @@ pub mod row_group;
 #[allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use arrow::array::{Array, ArrayRef, RecordBatch};
@@ -53,7 +53,7 @@ impl Table {
 
     /// Bytes of memory that its columns hold; what several share counts once.
     pub fn bytes(&self) -> usize {
-        let mut seen = HashSet::new();
+        let mut seen = BTreeSet::new();
         self.batches.iter().flat_map(RecordBatch::columns).map(|column| held(column, &mut seen)).sum()
     }
 
@@ -66,7 +66,7 @@ impl Table {
     }
 }
 
-fn held(column: &ArrayRef, seen: &mut HashSet<usize>) -> usize {
+fn held(column: &ArrayRef, seen: &mut BTreeSet<usize>) -> usize {
     let mut waiting = vec![column.to_data()];
     let mut bytes = 0;
     while let Some(data) = waiting.pop() {
@@ -105,7 +105,7 @@ fn choose(names: &[&str], columns: Option<&[String]>, place: &Place) -> Result<V
             (0..names.len()).filter(|&number| columns.iter().any(|column| column == names[number])).collect()
         }
     };
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     match chosen.iter().find(|&&number| !seen.insert(names[number])) {
         None => Ok(chosen),
         Some(&twice) => Err(Error::data(place.clone().in_column(names[twice]), "expected one column, found several")),

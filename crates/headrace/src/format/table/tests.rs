@@ -1,6 +1,5 @@
 //! Tables against the `arrow` and `parquet` crates' own writers. Python's tests compare them with pyarrow's.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, DictionaryArray, Int32Array, Int64Array, ListArray, RecordBatch, StringArray};
@@ -13,7 +12,7 @@ use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
 
 use super::Table;
-use super::ipc::{self, Layout};
+use super::ipc::{self, Dictionaries, Layout};
 use super::row_group::RowGroup;
 use crate::cancel::Cancel;
 use crate::error::{Place, Result};
@@ -91,7 +90,7 @@ fn read_ipc(file: &[u8], columns: Option<&[String]>) -> Result<Vec<Table>> {
         layout.ok_or_else(|| crate::Error::data(place(), "empty"))?
     };
     let read = |number: usize| {
-        let mut held = HashMap::new();
+        let mut held = Dictionaries::default();
         for message in layout.dictionaries_of(number) {
             let range = message.range();
             let bytes = slice(range.start, range.end - range.start).to_vec();
