@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import headrace
+from headrace.loading import collate
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,13 +53,14 @@ MODULES = [
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_examples_run(module: str, names: dict[str, Any]) -> None:
+def test_examples_run(module: str, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     imported = importlib.import_module(f"headrace.{module}")
     found = doctest.DocTestFinder(exclude_empty=True).find(imported, globs=vars(imported) | names)
     examples = [example for example in found if example.examples]
     assert examples
     for example in examples:
         names["loader"].load_state_dict(names["start"])
+        monkeypatch.setattr(collate, "_registered", {})
         assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0, example.name
 
 

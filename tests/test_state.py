@@ -56,6 +56,8 @@ def test_a_state_is_plain_json(state: dict[str, Any]) -> None:
     assert pickle.loads(pickle.dumps(state)) == state
 
 
+# Of sparse tensors, which other tests in the same process may have read.
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor")
 def test_a_state_goes_through_torch_save_with_weights_only(state: dict[str, Any]) -> None:
     file = io.BytesIO()
     torch.save({"loader": state}, file)

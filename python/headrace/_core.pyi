@@ -19,6 +19,7 @@ __all__ = [
     "default_lanes",
     "default_window",
     "fixed_memory",
+    "gather",
     "lengths",
     "limits",
     "report",
@@ -232,6 +233,7 @@ class Permutation:
     def take(self, begin: int, end: int) -> Buffer: ...
 
 def decompress(codec: str, data: _Readable, *, size: int | None, most: int, name: str | None = None) -> Buffer: ...
+def gather(chunks: list[Rows], which: _Readable, rows: _Readable) -> dict[str, Any] | None: ...
 def default_item_window(chunks: int, items: int, stored_bytes: int, lanes: int) -> int: ...
 def sources(
     run: Run, steps: Steps, *, world: int, rank: int, step: int, workers: int, memory: int, spill: str

@@ -1,5 +1,6 @@
 """The loader: one rank's batches of a run, in the run's one order."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
@@ -9,9 +10,6 @@ from .batch import Source
 from .dataset import PackedDataset
 from .loading.arguments import UNSET, Arguments
 from .loading.base import Driver
-from .loading.mapstyle import MapDriver
-from .loading.packed import PackedDriver
-from .loading.samples import SampleDriver
 from .samples.dataset import SampleDataset
 
 __all__ = ["DataLoader"]
@@ -333,10 +331,19 @@ class DataLoader:
 
 
 def _driver(dataset: Any, arguments: Arguments) -> Driver:
+    # A driver is imported when one of its kind is wanted: `import headrace` is to take a moment.
     if isinstance(dataset, PackedDataset):
+        from .loading.packed import PackedDriver
+
         return PackedDriver.of(dataset, arguments)
     if isinstance(dataset, SampleDataset):
+        from .loading.samples import SampleDriver
+
         return SampleDriver.of(dataset, arguments)
     if isinstance(dataset, Dataset):
         raise TypeError(f"expected packed tokens or samples, got {dataset!r}")
+    if isinstance(dataset, str | bytes | os.PathLike):
+        raise TypeError(f"expected a dataset, got {dataset!r}\nhint: headrace.open(...) opens a path or URL")
+    from .loading.mapstyle import MapDriver
+
     return MapDriver.of(dataset, arguments)

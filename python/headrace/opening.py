@@ -13,13 +13,7 @@ from ._progress import index_progress
 from ._units import as_int, parse_bytes
 from .dataset import TableDataset
 from .formats import detect
-from .formats.arrow import ArrowSource
-from .formats.files import FilesSource, Group
-from .formats.huggingface import HuggingFaceSource
-from .formats.jsonl import JsonlSource
-from .formats.litdata import Decryption, LitDataSource
-from .formats.mds import MdsSource
-from .formats.webdataset import WebDatasetSource
+from .formats.options import Decryption, Group
 from .samples.cache import ChunkCache
 from .samples.dataset import SampleDataset, concat
 from .samples.pipeline import Origin, Pipeline
@@ -190,28 +184,47 @@ def _index(names: list[str], options: dict[str, str], how: _How) -> _core.Index:
 
 
 def _source(store: Store, format: str, how: _How, progress: Callable[[str, int, int], None]) -> Source:
+    # A format is imported when it is wanted: `import headrace` is to take a moment.
     folder = cache_folder(how.cache_dir)
-    if format == "litdata":
-        return LitDataSource.open(
-            store,
-            allow_pickle=how.allow_pickle,
-            tensors=how.tensors,
-            decryption=how.decryption,
-            serializers=how.serializers,
-            block_size=how.block_size,
-        )
-    if format == "mds":
-        return MdsSource.open(store, allow_pickle=how.allow_pickle, verify=how.verify)
-    if format == "huggingface":
-        return HuggingFaceSource.open(store, cache_dir=folder, progress=progress, decode=how.decode)
-    if format == "files":
-        return FilesSource.open(store, group=how.group, partial=how.partial)
-    files = detect.of_format(store, format)
-    if format == "arrow":
-        return ArrowSource.open(store, files, cache_dir=folder, progress=progress)
-    if format == "webdataset":
-        return WebDatasetSource.open(store, files, cache_dir=folder, progress=progress)
-    return JsonlSource.open(store, files, cache_dir=folder, progress=progress)
+    match format:
+        case "litdata":
+            from .formats.litdata import LitDataSource
+
+            return LitDataSource.open(
+                store,
+                allow_pickle=how.allow_pickle,
+                tensors=how.tensors,
+                decryption=how.decryption,
+                serializers=how.serializers,
+                block_size=how.block_size,
+            )
+        case "mds":
+            from .formats.mds import MdsSource
+
+            return MdsSource.open(store, allow_pickle=how.allow_pickle, verify=how.verify)
+        case "huggingface":
+            from .formats.huggingface import HuggingFaceSource
+
+            return HuggingFaceSource.open(store, cache_dir=folder, progress=progress, decode=how.decode)
+        case "arrow":
+            from .formats.arrow import ArrowSource
+
+            files = detect.of_format(store, format)
+            return ArrowSource.open(store, files, cache_dir=folder, progress=progress)
+        case "webdataset":
+            from .formats.webdataset import WebDatasetSource
+
+            files = detect.of_format(store, format)
+            return WebDatasetSource.open(store, files, cache_dir=folder, progress=progress)
+        case "jsonl":
+            from .formats.jsonl import JsonlSource
+
+            files = detect.of_format(store, format)
+            return JsonlSource.open(store, files, cache_dir=folder, progress=progress)
+        case _:
+            from .formats.files import FilesSource
+
+            return FilesSource.open(store, group=how.group, partial=how.partial)
 
 
 def _silent(phase: str, done: int, total: int) -> None:

@@ -11,6 +11,7 @@ mod buffer;
 mod compress;
 mod engine;
 mod errors;
+mod gather;
 mod index;
 mod inspect;
 mod listing;
@@ -30,6 +31,8 @@ mod _core {
     use super::compress::{Decompressor, decompress};
     #[pymodule_export]
     use super::engine::{Engine, report, sources};
+    #[pymodule_export]
+    use super::gather::gather;
     #[pymodule_export]
     use super::index::Index;
     #[pymodule_export]

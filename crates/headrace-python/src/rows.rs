@@ -25,7 +25,7 @@ use crate::values::{Column, Raw, bool_dtype, booleans, from_buffer, reshaped, ro
 /// A decoded chunk.
 #[pyclass(frozen, module = "headrace._core")]
 pub(crate) struct Rows {
-    table: Table,
+    pub(crate) table: Table,
     names: Vec<Py<PyString>>,
     /// Of each part.
     columns: Vec<Vec<Column>>,

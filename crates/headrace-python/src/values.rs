@@ -120,7 +120,7 @@ impl Raw {
     }
 
     /// Copies some of them; `None` if one is null.
-    fn copy<'py>(&self, py: Python<'py>, start: usize, len: usize) -> PyResult<Option<Bound<'py, PyAny>>> {
+    pub(crate) fn copy<'py>(&self, py: Python<'py>, start: usize, len: usize) -> PyResult<Option<Bound<'py, PyAny>>> {
         if self.nulls.as_ref().is_some_and(|nulls| nulls.slice(start, len).null_count() > 0) {
             return Ok(None);
         }

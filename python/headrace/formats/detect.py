@@ -7,9 +7,6 @@ from typing import Any, cast
 from headrace._files import File, Store
 from headrace.errors import DataError
 
-from .litdata import is_litdata
-from .mds import is_mds
-
 __all__ = ["FORMATS", "detect", "has_own_index", "of_format"]
 
 FORMATS = ("parquet", "litdata", "mds", "huggingface", "arrow", "webdataset", "jsonl", "files")
@@ -72,6 +69,10 @@ def _of_index(store: Store, file: File) -> str:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{store.uri(file.path)}: expected JSON: {error}") from None
     if isinstance(index, dict):
+        # Imported when there is such an index: `import headrace` is to take a moment.
+        from .litdata import is_litdata
+        from .mds import is_mds
+
         found = cast("dict[str, Any]", index)
         if is_litdata(found):
             return "litdata"

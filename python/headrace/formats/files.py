@@ -3,17 +3,18 @@
 Nothing is read but what is asked for: a chunk is up to 256 neighbouring samples, and opening it reads nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace._files import File, Store
 from headrace.errors import DataError
+from headrace.formats.options import Group
 from headrace.samples.source import Chunk, Place, Source, digest
 
 __all__ = ["FilesSource", "Group"]
@@ -24,9 +25,6 @@ READERS = 16
 """Files of a remote store that one call reads at once."""
 MOST_FIELDS = 1000
 """Kinds of members of a group. More of them are names that were taken for extensions."""
-
-Group = Literal["stem"] | Callable[[str], "str | tuple[str, str] | None"]
-"""How files are put together: see `FilesSource.open`."""
 
 Ints = npt.NDArray[np.int64]
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace import _core
 from headrace.samples.source import Chunk, Source, digest
@@ -30,16 +31,20 @@ class ParquetSource(Source):
         self.stored = np.frombuffer(memoryview(core.row_group_bytes()), dtype=np.int64)
         self.schema = dict(core.schema())
         self.remote = core.is_remote
+        self._names = tuple(self.schema)
         self._files: list[str] | None = None
 
     def load(self, chunk: int, columns: tuple[str, ...] | None = None) -> Chunk:
         """See `Source.load`."""
-        return RowChunk(self._core.read_rows(chunk, None if columns is None else list(columns)), columns)
+        # The columns are those of the first file: what another file has beside them is left out, as nothing else could
+        # be collated, and one that lacks one of them is refused.
+        wanted = self._names if columns is None else columns
+        return RowChunk(self._core.read_rows(chunk, list(wanted)), wanted)
 
     def file(self, chunk: int) -> str:
         """See `Source.file`."""
         if self._files is None:
-            self._files = self._core.files()
+            self._files = [entry[0] for entry in self._core.file_table()]
         return self._files[self._core.row_group_place(chunk)[0]]
 
     def identity(self) -> str:
@@ -57,9 +62,9 @@ class ParquetSource(Source):
 class RowChunk(Chunk):
     """Decoded rows of a table, their columns in the order asked for."""
 
-    def __init__(self, rows: "_core.Rows", columns: tuple[str, ...] | None) -> None:
+    def __init__(self, rows: "_core.Rows", columns: tuple[str, ...]) -> None:
         self._rows = rows
-        self._columns = columns
+        self._columns = None if columns == tuple(rows.columns) else columns
         self.nbytes = rows.nbytes
 
     def __len__(self) -> int:
@@ -72,6 +77,15 @@ class RowChunk(Chunk):
         """See `Chunk.take`."""
         taken = self._rows.take(np.array(rows, dtype=np.int64))
         return taken if self._columns is None else [self._ordered(sample) for sample in taken]
+
+    @classmethod
+    def gather(
+        cls, chunks: Sequence[Chunk], which: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
+    ) -> dict[str, Any] | None:
+        """See `Chunk.gather`."""
+        mine = [chunk for chunk in chunks if isinstance(chunk, RowChunk)]
+        found = _core.gather([chunk._rows for chunk in mine], which, rows)
+        return None if found is None else mine[0]._ordered(found)
 
     def arrays(self, columns: Sequence[str]) -> Mapping[str, Any]:
         """See `Chunk.arrays`."""

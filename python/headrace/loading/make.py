@@ -70,7 +70,7 @@ class Maker:
         self.pipeline = pipeline
         self.cache = ChunkCache(memory)
         self._seed = seed
-        self._collate = collate or default_collate
+        self._collate = collate
         self._on_error: OnError = on_error
         self._allow_empty = allow_empty
         self._parallel = parallel
@@ -82,9 +82,12 @@ class Maker:
         Raises:
             Exception: what a function raised, or reading a sample, with a note that names it.
         """
+        if self._collate is None and (batch := self._columns(task.positions)) is not None:
+            return Made(task.step, batch, len(task.positions), 0, [], None)
         fetched = self._fetch(task.positions, task.epoch)
         count = len(fetched.samples)
-        batch = self._collate(fetched.samples) if count or self._allow_empty else None
+        collate = self._collate or default_collate
+        batch = collate(fetched.samples) if count or self._allow_empty else None
         return Made(task.step, batch, count, fetched.dropped, fetched.skipped, fetched.kept)
 
     def read(self, positions: Sequence[int]) -> None:
@@ -95,6 +98,20 @@ class Maker:
         """Ends the threads that help."""
         if self._helpers is not None:
             self._helpers.close()
+
+    def _columns(self, positions: _Ints) -> dict[str, Any] | None:
+        """The batch of default collation made column by column; None if it is to be made sample by sample."""
+        columns = self.pipeline.gather(positions, self.cache) if len(positions) else None
+        if columns is None:
+            return None
+        try:
+            return {
+                name: values if isinstance(values, np.ndarray) else default_collate(values)
+                for name, values in columns.items()
+            }
+        except Exception:
+            # Sample by sample it fails likewise, and says where in a sample.
+            return None
 
     def _fetch(self, positions: _Ints, epoch: int) -> Fetched:
         def fetch(some: _Ints) -> Fetched:

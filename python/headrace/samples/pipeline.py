@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -126,21 +126,34 @@ class Pipeline:
             return Fetched(samples)
         return Fetched([samples[slot] for slot in kept], len(samples) - len(kept) - len(skipped), skipped, kept)
 
+    def gather(self, positions: npt.NDArray[np.int64], cache: ChunkCache) -> dict[str, Any] | None:
+        """The samples at some positions column by column, if no function looks at them and their chunks can do that.
+
+        None means that they are to be fetched one by one; so does a damaged sample, which is then named.
+
+        Raises:
+            StoreError: if the store does not answer.
+        """
+        if any(origin.stages for origin in self.origins):
+            return None
+        found = self.selection.locate(positions)
+        pairs = list(zip(found.origin.tolist(), found.chunk.tolist(), strict=True))
+        numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
+        try:
+            chunks = list(self._chunks(list(numbers), cache).values())
+            kind: type[Chunk] = type(chunks[0])
+            if any(type(chunk) is not kind for chunk in chunks):
+                return None
+            return kind.gather(chunks, np.array([numbers[pair] for pair in pairs], dtype=np.int64), found.row)
+        except StoreError:
+            raise
+        except Exception:
+            return None
+
     def _read(self, located: Sequence[tuple[int, int, int]], cache: ChunkCache) -> list[Any]:
         """The stored samples at some places; where one is damaged, what it raised."""
-        wanted = dict.fromkeys([(origin, chunk) for origin, chunk, _ in located])
-        chunks: dict[tuple[int, int], Chunk] = {}
-        missing: list[tuple[int, int]] = []
-        for pair in wanted:
-            chunk = cache.find(self.key(*pair))
-            if chunk is None:
-                missing.append(pair)
-            else:
-                chunks[pair] = chunk
-        if missing:
-            loads: dict[Hashable, Callable[[], Chunk]] = {self.key(*pair): self.load(*pair) for pair in missing}
-            read = cache.get_all(loads)
-            chunks |= {pair: read[self.key(*pair)] for pair in missing}
+        wanted = list(dict.fromkeys([(origin, chunk) for origin, chunk, _ in located]))
+        chunks = self._chunks(wanted, cache)
         if len(wanted) * 2 > len(located):
             try:
                 return [chunks[origin, chunk][row] for origin, chunk, row in located]
@@ -158,6 +171,16 @@ class Pipeline:
             for slot, sample in zip(mine, taken, strict=True):
                 samples[slot] = sample
         return samples
+
+    def _chunks(self, wanted: Sequence[tuple[int, int]], cache: ChunkCache) -> dict[tuple[int, int], Chunk]:
+        """Some chunks, in this order; those that are missing are read."""
+        chunks = {pair: cache.find(self.key(*pair)) for pair in wanted}
+        missing = [pair for pair, chunk in chunks.items() if chunk is None]
+        if missing:
+            loads: dict[Hashable, Callable[[], Chunk]] = {self.key(*pair): self.load(*pair) for pair in missing}
+            read = cache.get_all(loads)
+            chunks |= {pair: read[self.key(*pair)] for pair in missing}
+        return cast("dict[tuple[int, int], Chunk]", chunks)
 
     def key(self, origin: int, chunk: int) -> tuple[Source, Any, int]:
         """What a chunk is kept under: the same for all that read the same columns of one source."""

@@ -60,6 +60,26 @@ class Chunk(ABC):
         """Several samples, in the order asked for."""
         return [self[row] for row in rows]
 
+    @classmethod
+    def gather(
+        cls, chunks: "Sequence[Chunk]", which: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
+    ) -> dict[str, Any] | None:
+        """The samples of a batch column by column, if that costs less than one by one.
+
+        Args:
+            chunks: of this class.
+            which: int64, (samples,): which chunk each sample is in.
+            rows: int64, (samples,): which item of that it is.
+
+        Returns:
+            For each column an array of its stored type, or a list of values; None if there is no such way.
+
+        Raises:
+            Exception: if a sample is damaged; which one, reading it by itself tells.
+        """
+        del chunks, which, rows
+        return None
+
     def arrays(self, columns: Sequence[str]) -> Mapping[str, Any]:
         """Whole columns, for conditions: from each name to an array or list with an entry for each item."""
         samples = self.take(range(len(self)))

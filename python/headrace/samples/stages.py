@@ -35,7 +35,7 @@ class Key:
     position: int
     """The sample's number in the dataset that is loaded."""
 
-    def generator(self, stage: int) -> np.random.Generator:
+    def generator(self, stage: int) -> "np.random.Generator":
         """The numbers for one stage: Philox 4x64, its key (seed, stage), its counter (0, 0, position, epoch)."""
         key = np.array([self.seed, stage], dtype=np.uint64)
         counter = np.array([0, 0, self.position, self.epoch], dtype=np.uint64)

@@ -1,7 +1,5 @@
 """Conditions evaluated chunk by chunk, so that what is left can be counted."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import numpy.typing as npt
 
@@ -58,6 +56,8 @@ def keep_rows(pipeline: Pipeline, condition: Expression) -> Selection:
         return kept
 
     kept: dict[int, npt.NDArray[np.int64]] = {}
+    from concurrent.futures import ThreadPoolExecutor  # not with `import headrace`, which is to take a moment
+
     with ThreadPoolExecutor(default_workers(), thread_name_prefix="headrace-where") as pool:
         for found in pool.map(evaluate, chunks):
             kept |= found

@@ -8,32 +8,15 @@ import base64
 import json
 import os
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from headrace.errors import DataError
+from headrace.formats.options import Decryption
 
 __all__ = ["Decryption", "FernetDecryption", "RSADecryption", "load_decryption"]
 
 _ITERATIONS = 480_000
 """Rounds of PBKDF2 that litdata derives a key with."""
-
-
-class Decryption(Protocol):
-    """What opens encrypted bytes. It must pickle if the dataset is to be read by other processes."""
-
-    @property
-    def algorithm(self) -> str:
-        """``"fernet"`` or ``"rsa"``, as the index has it."""
-        ...
-
-    @property
-    def level(self) -> str:
-        """``"chunk"`` or ``"sample"``."""
-        ...
-
-    def decrypt(self, data: bytes) -> bytes:
-        """The bytes that were encrypted."""
-        ...
 
 
 class FernetDecryption:
