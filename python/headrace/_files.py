@@ -5,15 +5,22 @@ reads, or taken whole and decompressed. Everything here pickles by address, so t
 """
 
 import os
+import threading
+import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 from . import _core
-from .errors import DataError
+from .errors import DataError, MissingError, StoreError
 
 __all__ = ["Blob", "File", "MemoryBlob", "Store", "inside"]
+
+_MOST_OPEN = 256
+"""Files that are open for reading in place, in this process: a quarter of what processes are usually allowed. Opening
+one again takes some microseconds."""
 
 MOST_DECOMPRESSED = 2**40
 """Bytes that a compressed file may become if nothing says how many it should: a bound on damage, not on memory."""
@@ -69,39 +76,84 @@ class MemoryBlob:
 
 
 class _LocalBlob:
-    """A file on disk, read in place: what is replaced by renaming does not disturb it."""
+    """A file on disk, read in place: what is replaced by renaming does not disturb it while it is open.
 
-    __slots__ = ("_descriptor", "_uri", "nbytes", "size")
+    Only so many are open at a time in this process (`_MOST_OPEN`); one that was closed is opened again when it is read.
+    """
+
+    __slots__ = ("__weakref__", "_handle", "_modified", "_path", "_version", "nbytes", "size")
 
     def __init__(self, path: str, file: File) -> None:
-        self._uri = path
-        self._descriptor = -1
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        found = os.fstat(self._descriptor)
+        self._path = path
+        self._version = file.version
+        self._modified = int(file.version[1:]) if file.version.startswith("m") else None
         self.size, self.nbytes = file.size, 0
-        changed = file.version.startswith("m") and f"m{found.st_mtime_ns}" != file.version
-        if found.st_size != file.size or changed:
-            raise DataError(
-                f"{path} changed since it was listed: expected {file.size} bytes of version {file.version!r}, "
-                f"found {found.st_size} of m{found.st_mtime_ns}"
-            )
+        self._handle: _Handle | None = self._open()
 
     def read(self, start: int, stop: int) -> bytes:
-        _check_range(self._uri, start, stop, self.size)
-        data = os.pread(self._descriptor, stop - start, start)
+        _check_range(self._path, start, stop, self.size)
+        # Held while it is read: it closes when nobody holds it.
+        handle = self._handle or self._open()
+        self._check(handle)
+        data = os.pread(handle.descriptor, stop - start, start)
         while len(data) < stop - start:
-            more = os.pread(self._descriptor, stop - start - len(data), start + len(data))
+            more = os.pread(handle.descriptor, stop - start - len(data), start + len(data))
             if not more:
                 raise DataError(
-                    f"{self._uri} changed while it was read: expected {stop - start} bytes at {start}, "
+                    f"{self._path} changed while it was read: expected {stop - start} bytes at {start}, "
                     f"found {len(data)}"
                 )
             data += more
         return data
 
+    def close(self) -> None:
+        """Lets go of the file until it is read again."""
+        self._handle = None
+
+    def _check(self, handle: "_Handle") -> None:
+        """Refuses a file that is not what it was when it was listed: a table of its content would be of another one."""
+        found = os.fstat(handle.descriptor)
+        if found.st_size != self.size or (self._modified is not None and found.st_mtime_ns != self._modified):
+            raise DataError(
+                f"{self._path} changed since it was listed: expected {self.size} bytes of version "
+                f"{self._version!r}, found {found.st_size} of m{found.st_mtime_ns}"
+            )
+
+    def _open(self) -> "_Handle":
+        handle = _Handle(self._path)
+        self._check(handle)
+        self._handle = handle
+        with _opened_lock:
+            _opened.append(weakref.ref(self))
+            while len(_opened) > _MOST_OPEN:
+                if (oldest := _opened.popleft()()) is not None:
+                    oldest.close()
+        return handle
+
+
+class _Handle:
+    """An open file, closed with the last reference to it."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = -1
+        try:
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise MissingError(f"{path}: there is no such file any more") from None
+        except OSError as error:
+            raise StoreError(f"{path}: {error.strerror}") from None
+
     def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+
+_opened: "deque[weakref.ref[_LocalBlob]]" = deque()
+"""Files in the order in which they were opened."""
+_opened_lock = threading.Lock()
+os.register_at_fork(after_in_child=lambda: globals().update(_opened_lock=threading.Lock()))
 
 
 class Store:

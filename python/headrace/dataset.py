@@ -69,6 +69,9 @@ class TableDataset(SampleDataset):
         source = ParquetSource(self._core, self._open_again)
         return Pipeline((Origin(source),), Selection.whole(source.sizes))
 
+    def __reduce__(self) -> Any:
+        return _again, (self.pipeline.origins[0].source, self._folder, self._cache, self._open_again)
+
     @property
     def url(self) -> str:
         """The root, without secrets."""
@@ -206,6 +209,11 @@ class TableDataset(SampleDataset):
 
 def _token(value: SupportsIndex | None, name: str) -> int | None:
     return None if value is None else as_int(value, name, least=_INT32.start, most=_INT32.stop - 1)
+
+
+def _again(source: ParquetSource, folder: Path, chunks: ChunkCache, open_again: OpenAgain) -> TableDataset:
+    """A dataset in another process; the source has been compared with what it was."""
+    return TableDataset(source.core, folder, chunks, open_again)
 
 
 @dataclass(frozen=True, kw_only=True)

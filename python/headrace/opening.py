@@ -180,7 +180,8 @@ def _open(names: list[str], options: dict[str, str], format: str | None, how: _H
 def _index(names: list[str], options: dict[str, str], how: _How) -> _core.Index:
     """The same Parquet files, in another process."""
     listing = Store(names, options).core
-    return listing.index(cache_dir=how.cache_dir, index=how.index, columns=how.columns, progress=_silent)
+    index = "auto" if how.index == "rebuild" else how.index
+    return listing.index(cache_dir=how.cache_dir, index=index, columns=how.columns, progress=_silent)
 
 
 def _source(store: Store, format: str, how: _How, progress: Callable[[str, int, int], None]) -> Source:

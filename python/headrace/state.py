@@ -115,6 +115,8 @@ class State:
             >>> headrace.State.merge([loader.state_dict()]) == loader.state_dict()
             True
         """
+        if not isinstance(parts, Iterable) or isinstance(parts, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise StateMismatch(f"no state: expected a dict or a list of dicts, found {type(parts).__name__}")
         states = [check_state(part) for part in parts]
         if not states:
             raise ValueError("State.merge needs at least one part, got none")
@@ -148,7 +150,7 @@ def check_state(state: Mapping[str, Any], kind: str | None = None) -> dict[str, 
     if "kind" not in state:
         raise StateMismatch("state: key 'kind' is missing")
     found = state["kind"]
-    if found not in _KINDS or kind not in (None, found):
+    if not isinstance(found, str) or found not in _KINDS or kind not in (None, found):
         raise StateMismatch(f"state: expected kind {kind or 'counted'!r}, found {found!r}")
     keys = _KINDS[found]
     if found != "map" and (unknown := [key for key in state if key not in keys]):

@@ -43,6 +43,7 @@ def detect(store: Store) -> str:
     if "index.json" in names and store.is_folder:
         return _of_index(store, names["index.json"])
     data = [file for file in files if _is_data(file)]
+    _check_clear(store, data)
     for name, suffixes in _SUFFIXES.items():
         mine = [file for file in data if file.name.lower().endswith(suffixes)]
         # Below a folder with Parquet files whatever else lies there is left out, as it always was.
@@ -50,6 +51,30 @@ def detect(store: Store) -> str:
             return name
     # Names tell nothing: Spark's have no suffix, and a dot in a name makes none.
     return _of_content(store, data[0]) if data else "files"
+
+
+def _check_clear(store: Store, data: Sequence[File]) -> None:
+    """Refuses what is several datasets, or can be read in two ways.
+
+    Raises:
+        DataError: naming what there is.
+    """
+    below = sorted({file.path.rpartition("/")[0] for file in data if file.name in _INDEXES and "/" in file.path})
+    if below and store.is_folder:
+        some = ", ".join(below[:5]) + (", ..." if len(below) > 5 else "")
+        raise DataError(
+            f"{store.url}: there are datasets in the folders below it: {some}\n"
+            'hint: open one of them, or a list of them; format="files" reads all as raw files'
+        )
+    stems = {
+        name: {file.path.partition(".")[0] for file in data if file.name.lower().endswith(_SUFFIXES[name])}
+        for name in ("parquet", "webdataset")
+    }
+    if both := stems["parquet"] & stems["webdataset"]:
+        raise DataError(
+            f"{store.url}: {sorted(both)[0]} is there as tar and as Parquet\n"
+            'hint: say format="webdataset" for the tar files, or format="parquet" for the tables beside them'
+        )
 
 
 def of_format(store: Store, name: str) -> list[File]:

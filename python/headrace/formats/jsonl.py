@@ -52,7 +52,6 @@ class JsonlSource(Source):
         compressed = np.array([codec_of(self._files[owner].path) is not None for owner in owners], np.bool_)
         lengths = np.array([self._files[owner].size for owner in owners], np.int64)
         self.stored = np.where(compressed, lengths, self._spans[:, 2] - self._spans[:, 1])
-        self.random_access = not store.is_remote and not compressed.any()
         self.schema = self._find_schema()
 
     @classmethod
@@ -193,11 +192,7 @@ class JsonlChunk(Chunk):
             names = ", ".join(map(repr, columns))
             raise DataError(f"{self._where(row)}: expected an object with {names}, found {_kind(value)}")
         sample = cast("dict[str, Any]", value)
-        try:
-            return {name: sample[name] for name in columns}
-        except KeyError as error:
-            found = ", ".join(repr(name)[:80] for name in list(sample)[:20]) or "none"
-            raise DataError(f"{self._where(row)}: expected the key {error.args[0]!r}, found {found}") from None
+        return {name: sample.get(name) for name in columns}
 
     def _where(self, row: int) -> str:
         return f"{self._uri}, line {self._line + self._numbers[row] + 1}"

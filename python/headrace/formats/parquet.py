@@ -7,9 +7,18 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
+from headrace.errors import DataError
 from headrace.samples.source import Chunk, Source, digest
 
 __all__ = ["OpenAgain", "ParquetSource"]
+
+_DTYPES = {
+    **{f"Int{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"UInt{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
+    **{f"Float{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
+    "Boolean": np.dtype(np.bool_),
+}
+"""NumPy types of Arrow types."""
 
 OpenAgain = Callable[[], _core.Index]
 """Opens the same files in another process."""
@@ -24,13 +33,14 @@ class ParquetSource(Source):
     format = "parquet"
 
     def __init__(self, core: _core.Index, open_again: OpenAgain) -> None:
-        self._core = core
+        self.core = core
         self._open_again = open_again
         self.url = core.url
         self.sizes = np.frombuffer(memoryview(core.row_group_sizes()), dtype=np.int64)
         self.stored = np.frombuffer(memoryview(core.row_group_bytes()), dtype=np.int64)
         self.schema = dict(core.schema())
         self.remote = core.is_remote
+        self.dtypes = {name: _DTYPES[kind] for name, kind in self.schema.items() if kind in _DTYPES}
         self._names = tuple(self.schema)
         self._files: list[str] | None = None
 
@@ -39,24 +49,24 @@ class ParquetSource(Source):
         # The columns are those of the first file: what another file has beside them is left out, as nothing else could
         # be collated, and one that lacks one of them is refused.
         wanted = self._names if columns is None else columns
-        return RowChunk(self._core.read_rows(chunk, list(wanted)), wanted)
+        return RowChunk(self.core.read_rows(chunk, list(wanted)), wanted)
 
     def file(self, chunk: int) -> str:
         """See `Source.file`."""
         if self._files is None:
-            self._files = [entry[0] for entry in self._core.file_table()]
-        return self._files[self._core.row_group_place(chunk)[0]]
+            self._files = [entry[0] for entry in self.core.file_table()]
+        return self._files[self.core.row_group_place(chunk)[0]]
 
     def identity(self) -> str:
         """See `Source.identity`."""
-        return digest(*self._core.file_table())
+        return digest(*self.core.file_table())
 
     def traffic(self) -> tuple[int, int, int]:
         """See `Source.traffic`."""
-        return self._core.traffic()
+        return self.core.traffic()
 
     def __reduce__(self) -> Any:
-        return _open_again, (self._open_again,)
+        return _open_again, (self._open_again, self.identity())
 
 
 class RowChunk(Chunk):
@@ -99,5 +109,8 @@ class RowChunk(Chunk):
         return sample if self._columns is None else {name: sample[name] for name in self._columns}
 
 
-def _open_again(open_again: OpenAgain) -> ParquetSource:
-    return ParquetSource(open_again(), open_again)
+def _open_again(open_again: OpenAgain, identity: str) -> ParquetSource:
+    source = ParquetSource(open_again(), open_again)
+    if source.identity() != identity:
+        raise DataError(f"{source.url} changed since it was opened: a process that opened it again found other files")
+    return source

@@ -58,10 +58,10 @@ class WebDatasetSource(Source):
     def __init__(self, store: Store, files: Sequence[File], cache_dir: Path, counts: Table) -> None:
         self._store, self._files, self._cache = store, list(files), cache_dir
         self.url = store.url
+        self.remote = store.is_remote
         self.sizes = counts["samples"]
         self.stored = np.array([file.size for file in files], np.int64)
         self.schema = {_KEY: "str", _URL: "str", **dict.fromkeys(_texts(counts["first"]), "bytes")}
-        self.random_access = not store.is_remote and not any(_codec(file.path) for file in files)
 
     @classmethod
     def open(

@@ -83,7 +83,7 @@ class Arguments:
         """
         for name in names:
             value = getattr(self, name)
-            if value not in (None, False, UNSET, _DEFAULTS.get(name)):
+            if not any(value is nothing for nothing in (None, False, UNSET)) and not _is_default(name, value):
                 raise ValueError(f"{name} has no meaning for {kind}, got {value!r}")
 
     @property
@@ -98,6 +98,10 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "on_error": "raise",
     "memory": "2GiB",
 }
+
+
+def _is_default(name: str, value: Any) -> bool:
+    return isinstance(value, str | int) and value == _DEFAULTS.get(name)
 
 
 def optional_int(value: SupportsIndex | None, name: str, least: int, most: int) -> int | None:

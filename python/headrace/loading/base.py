@@ -1,7 +1,9 @@
 """What the facade asks of a driver, and the iterator over the rest of an epoch that most drivers give."""
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 __all__ = ["END", "Driver", "EpochDriver"]
@@ -101,6 +103,24 @@ class EpochDriver(Driver):
 
     iteration: int = 0
     """Counts up whenever an iterator that is alive must not go on."""
+
+    def __init__(self) -> None:
+        # Reentrant: an interrupt between taking it and the next line must not lock this thread out.
+        self._busy = threading.RLock()
+
+    @contextmanager
+    def exclusive(self) -> Generator[None]:
+        """For one thread at a time: taking a batch, and going elsewhere.
+
+        Raises:
+            RuntimeError: if another thread is at it.
+        """
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("another thread is waiting for this loader's next batch")
+        try:
+            yield
+        finally:
+            self._busy.release()
 
     @abstractmethod
     def next(self, epoch: int) -> Any:

@@ -86,5 +86,5 @@ class _Job:
             return
         try:
             self.results[number] = self._call(self._items[number])
-        except Exception as error:
+        except BaseException as error:
             self.errors[number] = error

@@ -1,15 +1,16 @@
 """Makes one batch of samples: what a worker does with a task."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.errors import DataError
 from headrace.samples.cache import ChunkCache
 from headrace.samples.pipeline import Fetched, OnError, Pipeline, Skip
 
-from .collate import default_collate
+from .collate import default_collate, registered
 from .items import Helpers
 
 __all__ = ["Made", "Maker", "Task"]
@@ -22,6 +23,8 @@ class Task(NamedTuple):
 
     step: int
     epoch: int
+    begin: int
+    """The step's first row, of any rank."""
     rows: _Ints
     """Rows of this rank."""
     positions: _Ints
@@ -74,6 +77,8 @@ class Maker:
         self._on_error: OnError = on_error
         self._allow_empty = allow_empty
         self._parallel = parallel
+        # Decided for all batches alike: not if a function or a rule of the user's looks at samples.
+        self._dtypes = pipeline.dtypes() if collate is None and not registered() else None
         self._helpers: Helpers | None = None
 
     def __call__(self, task: Task) -> Made:
@@ -82,12 +87,14 @@ class Maker:
         Raises:
             Exception: what a function raised, or reading a sample, with a note that names it.
         """
-        if self._collate is None and (batch := self._columns(task.positions)) is not None:
-            return Made(task.step, batch, len(task.positions), 0, [], None)
+        if self._dtypes is not None and (batch := self._columns(task.positions)) is not None:
+            return Made(task.step, self._typed(batch), len(task.positions), 0, [], None)
         fetched = self._fetch(task.positions, task.epoch)
         count = len(fetched.samples)
         collate = self._collate or default_collate
         batch = collate(fetched.samples) if count or self._allow_empty else None
+        if self._dtypes is not None and count:
+            batch = self._typed(cast("dict[str, Any]", batch))
         return Made(task.step, batch, count, fetched.dropped, fetched.skipped, fetched.kept)
 
     def read(self, positions: Sequence[int]) -> None:
@@ -112,6 +119,25 @@ class Maker:
         except Exception:
             # Sample by sample it fails likewise, and says where in a sample.
             return None
+
+    def _typed(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """A batch of columns with the types that the dataset has them in, whatever a file or a sample has.
+
+        Raises:
+            DataError: if a value does not fit.
+        """
+        for name, dtype in (self._dtypes or {}).items():
+            array = cast("npt.NDArray[Any]", batch.get(name))
+            if not isinstance(array, np.ndarray) or array.dtype == dtype:  # pyright: ignore[reportUnnecessaryIsInstance]
+                continue
+            with np.errstate(all="ignore"):
+                batch[name] = array.astype(dtype)
+            if not np.array_equal(batch[name], array, equal_nan=array.dtype.kind == "f"):
+                raise DataError(
+                    f"column {name!r} is of {dtype} in the dataset's first file, and has other values as {array.dtype}"
+                    "\nhint: map(...) can make numbers of one type of them"
+                )
+        return batch
 
     def _fetch(self, positions: _Ints, epoch: int) -> Fetched:
         def fetch(some: _Ints) -> Fetched:

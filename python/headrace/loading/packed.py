@@ -1,7 +1,6 @@
 """What feeds a loader over packed tokens: where the run stands, and the engine that prepares what comes next."""
 
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
@@ -52,6 +51,7 @@ class PackedDriver(EpochDriver):
         rank: SupportsIndex | None,
         world_size: SupportsIndex | None,
     ) -> None:
+        super().__init__()
         self.dataset = dataset
         self.given = given
         self.resources = resources
@@ -64,8 +64,6 @@ class PackedDriver(EpochDriver):
         self._feed: _Feed | None = None
         self._stop: tuple[runs.Run, Any, int, int] | None = None
         """The run, its steps, an epoch, and the step after it."""
-        # Reentrant: an interrupt between taking it and the next line must not lock this thread out.
-        self._busy = threading.RLock()
         self._counts: dict[str, int] = dict.fromkeys(
             ("windows", "windows_spilled", "window_bytes", "chunk_bytes", "preview_bytes"), 0
         )
@@ -174,10 +172,12 @@ class PackedDriver(EpochDriver):
         checked = check_state(state, "counted") if isinstance(state, Mapping) else State.merge(state)
         runs.check_same_data(self.dataset, checked, strict=strict)
         rank, world_size = resolve_rank(*self._ranks)
-        self._resolved = runs.start(self.dataset, self.given, world_size, rank, checked)
-        self._loaded, self._moved = checked, False
-        self.iteration += 1
-        self.close()
+        resolved = runs.start(self.dataset, self.given, world_size, rank, checked)
+        with self.exclusive():
+            self._resolved = resolved
+            self._loaded, self._moved = checked, False
+            self.iteration += 1
+            self.close()
 
     def seek(self, step: int) -> None:
         """See `Driver.seek`."""
@@ -186,8 +186,9 @@ class PackedDriver(EpochDriver):
         if end is not None and step > end:
             raise ValueError(f"step must be in 0..{end}, the end of the run, got {step}")
         run.core.check_row(position.steps.row_of(step))
-        self.iteration += 1
-        self._change(position.at(step))
+        with self.exclusive():
+            self.iteration += 1
+            self._change(position.at(step))
 
     def skip(self, steps: range) -> None:
         """See `Driver.skip`."""
@@ -258,12 +259,8 @@ class PackedDriver(EpochDriver):
 
     def next(self, epoch: int) -> Any:
         """See `EpochDriver.next`."""
-        if not self._busy.acquire(blocking=False):
-            raise RuntimeError("another thread is waiting for this loader's next batch")
-        try:
+        with self.exclusive():
             return self._next(epoch)
-        finally:
-            self._busy.release()
 
     def _next(self, epoch: int) -> Any:
         run, position = self.here()
@@ -293,8 +290,9 @@ class PackedDriver(EpochDriver):
 
     def _change(self, position: runs.Position) -> None:
         """Changes what comes next; what was prepared is made anew."""
-        self._stand(self.here()[0], position)
-        self.close()
+        with self.exclusive():
+            self._stand(self.here()[0], position)
+            self.close()
 
     def _stand(self, run: runs.Run, position: runs.Position) -> runs.Position:
         """Notes where the run stands: at a step that is not passed over."""

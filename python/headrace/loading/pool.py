@@ -35,7 +35,7 @@ from .team import (
     work,
 )
 
-__all__ = ["OrderedResults", "Pool", "add_note", "as_raised"]
+__all__ = ["NotReady", "OrderedResults", "Pool", "add_note", "as_raised"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -44,6 +44,10 @@ _EXIT_SECONDS: Final = 0.5
 """How long the end of the interpreter waits for tasks that are being run."""
 
 _live: "weakref.WeakSet[Pool[Any, Any]]" = weakref.WeakSet()
+
+
+class NotReady(TimeoutError):
+    """A result was not there in time; it still comes. A task's own TimeoutError is another thing."""
 
 
 class Pool(Generic[Task, Result]):
@@ -120,8 +124,8 @@ class Pool(Generic[Task, Result]):
                 self._interrupt()
 
     def __del__(self) -> None:
-        # One whose arguments were refused has nothing to end.
-        if hasattr(self, "_threads"):
+        # One whose arguments were refused has nothing to end; at the interpreter's end modules may be gone.
+        if hasattr(self, "_threads") and os is not None:  # pyright: ignore[reportUnnecessaryComparison]
             self.close()
 
     def _start(self) -> None:
@@ -203,7 +207,7 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
 
         Raises:
             StopIteration: after the last one.
-            TimeoutError: if it takes longer.
+            NotReady: if it takes longer.
             RuntimeError: if another thread is in this method, or a task raised StopIteration.
         """
         if os.getpid() != self._process:
@@ -230,6 +234,7 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
     def close(self) -> None:
         """Ends the run: what was not begun is not begun. Waits for nothing and takes no lock."""
         self._run.cancelled = True
+        self._run.wake.put(None)
         self._ended = True
         self._slots.clear()
 
@@ -262,9 +267,11 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
         self._handed = 1
         try:
             value, state = self._run.call(slot[TASK]), DONE
-        except Exception as error:
+        except KeyboardInterrupt:
+            # The task stays as it was, and is called again.
+            raise
+        except BaseException as error:
             value, state = error, FAILED
-        # An interrupted task stays as it was, and is called again.
         slot[VALUE] = value
         slot[STATE] = state
 
@@ -275,13 +282,15 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
         try:
             run.waiting = True
             while head[STATE] < DONE:
+                if run.cancelled:
+                    raise RuntimeError("this iterator was ended while another thread waited for its next result")
                 try:
                     run.wake.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
                 except Empty:
                     if head[STATE] >= DONE:
                         break
                     what = "" if self._label is None else f", {self._label(self._number)}"
-                    raise TimeoutError(f"no result after {timeout:g} s{what}") from None
+                    raise NotReady(f"no result after {timeout:g} s{what}") from None
         finally:
             run.waiting = False
             self.waits += 1

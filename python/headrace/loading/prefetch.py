@@ -30,30 +30,32 @@ class Prefetcher:
     Args:
         pipeline: whose chunks.
         cache: where to.
+        in_use: the chunks of the window that batches are given of, by origin and number; kept up to date.
         threads: at most this many; with 0 nothing is read ahead.
     """
 
-    def __init__(self, pipeline: Pipeline, cache: ChunkCache, threads: int) -> None:
+    def __init__(self, pipeline: Pipeline, cache: ChunkCache, in_use: set[tuple[int, int]], *, threads: int) -> None:
         self._pipeline = pipeline
         self._cache = cache
         self._threads = threads
         self._team = _Team(pipeline, cache)
         self._window: Window | None = None
-        self._pairs: set[tuple[int, int]] = set()
+        self._in_use = in_use
 
     def reach(self, run: Run, row: int) -> None:
-        """Says that batches are being made from a row on: another window may begin there."""
+        """Says that the batch with a row was given: another window may have begun."""
         if self._window is not None and self._window.begin <= row < self._window.end:
             return
         self._window = run.order.window_of(row)
         if self._window is None:
             return
-        now = self._of_rank(run, self._window)
-        self._cache.retire(self._pipeline.key(*pair) for pair in self._pairs - set(now))
-        self._pairs = set(now)
+        now = set(self._of_rank(run, self._window))
+        self._cache.retire([self._pipeline.key(*pair) for pair in self._in_use - now])
+        self._in_use.clear()
+        self._in_use.update(now)
         if self._threads:
             self._team.want(
-                [pair for pair in self._next(run, self._window) if pair not in self._pairs],
+                [pair for pair in self._next(run, self._window) if pair not in now],
                 self._count(run),
             )
 
@@ -102,6 +104,8 @@ class _Team:
 
     def want(self, pairs: list[tuple[int, int]], threads: int) -> None:
         with self._lock:
+            # What was wanted for a window that has begun by now, its batches read.
+            self._wanted.clear()
             self._wanted.extend(pairs)
             more = min(threads, len(self._wanted)) - self._running
             self._running += max(0, more)

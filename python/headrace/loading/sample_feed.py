@@ -12,7 +12,7 @@ from . import sample_run as runs
 from .choose import Choice, choose
 from .fetch import pin
 from .make import Made, Maker, Task
-from .pool import OrderedResults, Pool
+from .pool import NotReady, OrderedResults, Pool
 from .prefetch import Prefetcher
 from .processes import THREADS_EACH, Processes
 
@@ -53,26 +53,47 @@ class Workers:
 
     def __init__(self, run: runs.Run, position: runs.Position, resources: Resources) -> None:
         self.resources = resources
+        self.process = os.getpid()
         self.choice = resources.choice
+        self.in_use: set[tuple[int, int]] = set()
+        """Chunks of the window that batches were last given of, by origin and number."""
         self.seed = run.seed
         count = resources.workers
         self.maker = self._maker(run, resources.memory)
         if resources.worker_type == "auto":
             first = run.positions(run.rows_of_rank(position.row, position.batch, run.rank)).tolist()
             self.choice = choose(self.maker.read, first, count)
+        processes = None
         if self.choice.worker_type == "process" and count:
-            # Each has chunks of its own.
-            maker = self._maker(run, max(1, resources.memory // count))
-            processes = Processes(maker, count, init=resources.init, seed=run.seed)
-            self.pool: Pool[Task, Made] = Pool(
-                _pinned(processes) if resources.pin_memory else processes,
-                count * THREADS_EACH,
-                init=processes.begin,
-                end=processes.end,
-                interrupt=processes.close,
-            )
+            try:
+                # Each has chunks of its own.
+                maker = self._maker(run, max(1, resources.memory // count))
+                processes = Processes(maker, count, init=resources.init, seed=run.seed)
+            except Exception as error:
+                if resources.worker_type != "auto":
+                    raise
+                self.choice = Choice("thread", f"it cannot be pickled to processes: {error}")
+        make = processes or self.maker
+        if resources.pin_memory:
+            make = _pinned(make)
+        if processes is None:
+            self.pool: Pool[Task, Made] = Pool(make, count, init=resources.init)
         else:
-            self.pool = Pool(_pinned(self.maker) if resources.pin_memory else self.maker, count, init=resources.init)
+            self.pool = Pool(
+                make, count * THREADS_EACH, init=processes.begin, end=processes.end, interrupt=processes.close
+            )
+
+    def check_process(self) -> None:
+        """Refuses to go on in a forked child.
+
+        Raises:
+            RuntimeError: if this is not the process that they were made in.
+        """
+        if os.getpid() != self.process:
+            raise RuntimeError(
+                "this loader was started in another process: files and connections that it uses were not made for two\n"
+                "hint: make the loader in the process that uses it, or start processes with the 'spawn' method"
+            )
 
     @property
     def read_ahead(self) -> int:
@@ -109,26 +130,14 @@ class Feed:
     """The batches of the rest of an epoch, made ahead of use; and the process that they are made in."""
 
     def __init__(self, run: runs.Run, position: runs.Position, workers: Workers) -> None:
-        self._process = os.getpid()
         self.epoch = position.row // run.size
         self._tasks: deque[Task] = deque()
         """Those that were drawn and whose batches were not given."""
-        self._ahead = Prefetcher(run.pipeline, workers.maker.cache, threads=workers.read_ahead)
+        self._run = run
+        self._ahead = Prefetcher(run.pipeline, workers.maker.cache, workers.in_use, threads=workers.read_ahead)
         self._results: OrderedResults[Task, Made] = workers.pool.run(
             self._draw(run, position), ahead=workers.ahead, label=lambda number: f"batch {number} of this iterator"
         )
-
-    def check_process(self) -> None:
-        """Refuses to go on in a forked child.
-
-        Raises:
-            RuntimeError: if this is not the process that the feed was made in.
-        """
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                "this loader was started in another process: files and connections that it uses were not made for two\n"
-                "hint: make the loader in the process that uses it, or start processes with the 'spawn' method"
-            )
 
     def next(self, timeout: float | None) -> tuple[Task, Made]:
         """The next task and its batch.
@@ -139,13 +148,15 @@ class Feed:
         """
         try:
             made = self._results.next(timeout)
-        except (TimeoutError, KeyboardInterrupt):
+        except (NotReady, KeyboardInterrupt):
             raise
         except BaseException:
             if self._tasks:
                 self._tasks.popleft()
             raise
-        return self._tasks.popleft(), made
+        task = self._tasks.popleft()
+        self._ahead.reach(self._run, task.begin)
+        return task, made
 
     def close(self) -> None:
         """Leaves what was begun."""
@@ -155,9 +166,8 @@ class Feed:
     def _draw(self, run: runs.Run, position: runs.Position) -> Iterator[Task]:
         epoch = position.row // run.size
         while position.row // run.size == epoch:
-            self._ahead.reach(run, position.row)
             rows = run.rows_of_rank(position.row, position.batch, run.rank)
-            task = Task(position.step, epoch, rows, run.positions(rows))
+            task = Task(position.step, epoch, position.row, rows, run.positions(rows))
             self._tasks.append(task)
             yield task
             position = run.after(position)

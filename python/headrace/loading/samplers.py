@@ -244,7 +244,10 @@ def is_sharded(sampler: Any) -> bool:
     """Whether a sampler gives one rank's keys alone, as PyTorch's DistributedSampler, or holds one that does."""
     # As deep as anybody nests them; one that names itself must not hold this up.
     for _ in range(8):
-        if hasattr(sampler, "num_replicas") and hasattr(sampler, "rank"):
+        ranked = any(hasattr(sampler, name) for name in ("rank", "_rank", "process_index"))
+        if ranked and any(
+            hasattr(sampler, name) for name in ("num_replicas", "world_size", "_world_size", "num_processes")
+        ):
             return True
         sampler = getattr(sampler, "sampler", None)
     return False

@@ -1,6 +1,5 @@
 """What feeds a loader over samples: where the run stands, and the threads that make batches ahead of use."""
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, SupportsIndex
@@ -18,6 +17,7 @@ from . import sample_run as runs
 from .arguments import UNSET, Arguments, optional_int
 from .base import END, EpochDriver
 from .make import Made, Task
+from .pool import NotReady
 from .sample_feed import Feed, Resources, Workers
 from .schedule import check_divides, check_schedule, pass_over
 
@@ -45,6 +45,7 @@ class SampleDriver(EpochDriver):
         rank: SupportsIndex | None,
         world_size: SupportsIndex | None,
     ) -> None:
+        super().__init__()
         self.dataset = dataset
         self.given = given
         self.resources = resources
@@ -55,8 +56,6 @@ class SampleDriver(EpochDriver):
         """Whether the run stands elsewhere than `given` and the loaded state say."""
         self._workers: Workers | None = None
         self._feed: Feed | None = None
-        # Reentrant: an interrupt between taking it and the next line must not lock this thread out.
-        self._busy = threading.RLock()
         self._counts = {"batches": 0, "samples": 0, "samples_dropped": 0, "samples_skipped": 0}
         self._skips: list[Skip] = []
 
@@ -168,12 +167,13 @@ class SampleDriver(EpochDriver):
         checked = check_state(state if isinstance(state, Mapping) else State.merge(state), "samples")
         rank, world_size = resolve_rank(*self._ranks)
         resolved = runs.start(self.dataset.pipeline, self.given, world_size, rank, checked)
-        self._resolved = resolved
-        self._loaded, self._moved = checked, False
-        self.iteration += 1
-        self.close()
-        if self._workers is not None and self._workers.seed != resolved[0].seed:
-            self._workers = None
+        with self.exclusive():
+            self._resolved = resolved
+            self._loaded, self._moved = checked, False
+            self.iteration += 1
+            self.close()
+            if self._workers is not None and self._workers.seed != resolved[0].seed:
+                self._workers = None
 
     def seek(self, step: int) -> None:
         """See `Driver.seek`."""
@@ -183,8 +183,9 @@ class SampleDriver(EpochDriver):
             if step > end:
                 raise ValueError(f"step must be in 0..{end}, the end of the run, got {step}")
         run.check_known(position, step)
-        self.iteration += 1
-        self._change(run, run.at(position, step))
+        with self.exclusive():
+            self.iteration += 1
+            self._change(run, run.at(position, step))
 
     def skip(self, steps: range) -> None:
         """See `Driver.skip`."""
@@ -219,6 +220,7 @@ class SampleDriver(EpochDriver):
     def stats(self) -> dict[str, Any]:
         """See `Driver.stats`."""
         run, position = self.here()
+        choice = self.resources.choice if self._workers is None else self._workers.choice
         requests = read = retries = 0
         for source in {id(origin.source): origin.source for origin in run.pipeline.origins}.values():
             counts = source.traffic()
@@ -233,7 +235,8 @@ class SampleDriver(EpochDriver):
             **self._counts,
             "skipped": [(skip.position, str(skip.place), skip.error) for skip in self._skips],
             **(ChunkCache(0) if self._workers is None else self._workers.maker.cache).stats(),
-            **(self.resources.choice if self._workers is None else self._workers.choice)._asdict(),
+            "worker_type": choice.worker_type,
+            "worker_reason": choice.reason,
             "bytes_read": read,
             "requests": requests,
             "retries": retries,
@@ -247,12 +250,8 @@ class SampleDriver(EpochDriver):
 
     def next(self, epoch: int) -> Any:
         """See `EpochDriver.next`."""
-        if not self._busy.acquire(blocking=False):
-            raise RuntimeError("another thread is waiting for this loader's next batch")
-        try:
+        with self.exclusive():
             return self._next(epoch)
-        finally:
-            self._busy.release()
 
     def _next(self, epoch: int) -> Any:
         while True:
@@ -263,16 +262,17 @@ class SampleDriver(EpochDriver):
                 self.close()
             if finished or here > epoch:
                 return END
+            if self._workers is not None:
+                self._workers.check_process()
             fresh = self._feed is None
             if self._feed is None:
                 if self._workers is None:
                     self._workers = Workers(run, position, self.resources)
                 self._feed = Feed(run, position, self._workers)
-            self._feed.check_process()
             given = None
             try:
                 given = self._feed.next(self.resources.timeout)
-            except TimeoutError:
+            except NotReady:
                 raise
             except StopIteration:
                 pass
@@ -284,7 +284,7 @@ class SampleDriver(EpochDriver):
                 # It would fail again: the next call gives the step after it.
                 self._stand(run, run.after(position))
                 raise
-            if given is None or given[0].step != position.step:
+            if given is None or not given[0].step == given[1].step == position.step:
                 if fresh:
                     raise RuntimeError(f"the batch of step {position.step} was not made; please report it")
                 # Ctrl-C came between a batch and the note that it was given.
@@ -300,7 +300,7 @@ class SampleDriver(EpochDriver):
                     f"step {task.step}: filters and skipped samples left nothing for rank {run.rank}, and every "
                     "rank must take the step\nhint: allow_empty=True, a larger batch, or where(...), which counts"
                 )
-            if self.resources.collate is None and type(made.batch) is dict:
+            if type(made.batch) is dict:
                 return self._wrapped(run, task, made, after)
             return made.batch
 
@@ -329,8 +329,9 @@ class SampleDriver(EpochDriver):
             feed.close()
 
     def _change(self, run: runs.Run, position: runs.Position) -> None:
-        self._stand(run, position)
-        self.close()
+        with self.exclusive():
+            self._stand(run, position)
+            self.close()
 
     def _stand(self, run: runs.Run, position: runs.Position) -> runs.Position:
         """Notes where the run stands: at a step that is not passed over."""

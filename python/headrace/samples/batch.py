@@ -12,9 +12,9 @@ __all__ = ["SampleBatch"]
 
 
 class SampleBatch(dict[str, Any]):
-    """One rank's part of a global batch, as default collation makes it of samples that are dicts.
+    """One rank's part of a global batch: the dict that collation made.
 
-    Batches of other samples, and those of a `collate_fn`, are what collation gives, without these attributes.
+    A batch that is no dict is given as it is, without these attributes; `DataLoader.state_dict` is the state after it.
 
     Attributes:
         step: the step, from 0 through the whole run.

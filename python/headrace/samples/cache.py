@@ -1,7 +1,8 @@
 """Chunks that were opened or read, kept as far as a bound on their bytes allows."""
 
-import resource
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
@@ -12,6 +13,9 @@ __all__ = ["ChunkCache"]
 
 _LEAST_BYTES = 4096
 """What a chunk counts at least: its object and table. Chunks that are read in place hold little more."""
+
+
+_caches: "weakref.WeakSet[ChunkCache]" = weakref.WeakSet()
 
 
 class ChunkCache:
@@ -28,7 +32,7 @@ class ChunkCache:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._most_open = _most_open()
+        _caches.add(self)
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._bytes = 0
@@ -87,20 +91,8 @@ class ChunkCache:
     def has_room(self, nbytes: int) -> bool:
         """Whether that much could be added without losing what was not retired."""
         with self._lock:
-            kept = retired = 0
-            for entry in self._entries.values():
-                if not entry.retired or entry.used:
-                    break
-                kept += entry.nbytes
-                retired += 1
-            crowded = len(self._entries) - retired >= self._most_open
-            return not crowded and self._bytes - kept + nbytes <= self.limit
-
-    def clear(self) -> None:
-        """Forgets all chunks."""
-        with self._lock:
-            self._entries.clear()
-            self._bytes = 0
+            going = sum(entry.nbytes for entry in self._entries.values() if entry.retired)
+            return self._bytes - going + nbytes <= self.limit
 
     def stats(self) -> dict[str, int]:
         """``chunk_cache_bytes`` now, ``chunk_cache_peak`` (bytes), ``chunks_loaded`` and ``chunk_hits``."""
@@ -134,7 +126,7 @@ class ChunkCache:
             entry.fail(error if isinstance(error, Exception) else None)
             raise
         with self._lock:
-            if self._entries.get(key) is entry:  # it may have been cleared
+            if self._entries.get(key) is entry:
                 entry.nbytes = max(chunk.nbytes, _LEAST_BYTES)
                 self._bytes += entry.nbytes
                 self._shrink(entry)
@@ -145,7 +137,7 @@ class ChunkCache:
     def _shrink(self, newest: "_Entry") -> None:
         # Twice around: the first time passes over what was used.
         for key in [*self._entries, *self._entries]:
-            if self._bytes <= self.limit and len(self._entries) <= self._most_open:
+            if self._bytes <= self.limit:
                 return
             entry = self._entries.get(key)
             if entry is None or entry is newest or not entry.nbytes:  # gone, or being read
@@ -190,7 +182,10 @@ class _Entry:
         return self.chunk
 
 
-def _most_open() -> int:
-    """Chunks that may be open at once, since those that are read in place hold a file each: half of what is allowed."""
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return 4096 if soft == resource.RLIM_INFINITY else max(16, min(4096, soft // 2))
+def _begin_anew() -> None:
+    """In a forked child, where nobody ends the reads that its parent's threads had begun."""
+    for cache in list(_caches):
+        ChunkCache.__init__(cache, cache.limit)
+
+
+os.register_at_fork(after_in_child=_begin_anew)

@@ -1,7 +1,7 @@
 """What comes next: the endless line of rows, each a position in a dataset.
 
 Epoch e is the rows e * M to (e + 1) * M - 1 of M samples, each of them once. The three orders and their definitions
-(docs/order.md, "Samples") are the core's; here they meet a selection.
+(docs/order.md, "Items" and "Permutation") are the core's; here they meet a selection.
 """
 
 from abc import ABC, abstractmethod

@@ -116,7 +116,7 @@ class Pipeline:
                 origin, chunk, row = located[slot]
                 where = self.origins[origin].source.place(chunk, row)
                 if on_error == "raise":
-                    error.add_note(f"headrace: sample {numbers[slot]} ({where})")
+                    _note(error, f"headrace: sample {numbers[slot]} ({where})")
                     raise
                 skipped.append(Skip(numbers[slot], where, f"{type(error).__name__}: {error}"))
                 samples[slot] = DROPPED
@@ -126,25 +126,42 @@ class Pipeline:
             return Fetched(samples)
         return Fetched([samples[slot] for slot in kept], len(samples) - len(kept) - len(skipped), skipped, kept)
 
-    def gather(self, positions: npt.NDArray[np.int64], cache: ChunkCache) -> dict[str, Any] | None:
-        """The samples at some positions column by column, if no function looks at them and their chunks can do that.
+    def dtypes(self) -> dict[str, np.dtype[Any]] | None:
+        """The types of number columns, if batches can be made column by column: no function looks at samples, and all
+        origins have the same columns. So it never depends on a batch's samples.
+        """  # noqa: D205
+        found: set[tuple[tuple[str, np.dtype[Any]], ...]] = set()
+        for origin in self.origins:
+            columns = origin.columns or origin.source.columns
+            if origin.stages or columns is None or not origin.source.dtypes:
+                return None
+            kinds = origin.source.dtypes
+            found.add(tuple((name, kinds[name]) if name in kinds else (name, np.dtype(object)) for name in columns))
+        if len(found) != 1:
+            return None
+        return {name: kind for name, kind in found.pop() if kind.kind != "O"}
 
-        None means that they are to be fetched one by one; so does a damaged sample, which is then named.
+    def gather(self, positions: npt.NDArray[np.int64], cache: ChunkCache) -> dict[str, Any] | None:
+        """The samples at some positions column by column; for pipelines that have `dtypes`.
+
+        None means that they are to be fetched one by one: a sample is damaged, which is then named.
 
         Raises:
             StoreError: if the store does not answer.
         """
-        if any(origin.stages for origin in self.origins):
-            return None
         found = self.selection.locate(positions)
         pairs = list(zip(found.origin.tolist(), found.chunk.tolist(), strict=True))
         numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
         try:
             chunks = list(self._chunks(list(numbers), cache).values())
-            kind: type[Chunk] = type(chunks[0])
+            if isinstance(chunks[0], _Failed):
+                return None
+            kind = type(chunks[0])
             if any(type(chunk) is not kind for chunk in chunks):
                 return None
-            return kind.gather(chunks, np.array([numbers[pair] for pair in pairs], dtype=np.int64), found.row)
+            return kind.gather(
+                cast("list[Chunk]", chunks), np.array([numbers[pair] for pair in pairs], dtype=np.int64), found.row
+            )
         except StoreError:
             raise
         except Exception:
@@ -154,9 +171,12 @@ class Pipeline:
         """The stored samples at some places; where one is damaged, what it raised."""
         wanted = list(dict.fromkeys([(origin, chunk) for origin, chunk, _ in located]))
         chunks = self._chunks(wanted, cache)
+        if any(isinstance(chunk, _Failed) for chunk in chunks.values()):
+            return [_take_one(chunks[origin, chunk], row) for origin, chunk, row in located]
         if len(wanted) * 2 > len(located):
             try:
-                return [chunks[origin, chunk][row] for origin, chunk, row in located]
+                whole = cast("dict[tuple[int, int], Chunk]", chunks)
+                return [whole[origin, chunk][row] for origin, chunk, row in located]
             except StoreError:
                 raise
             except Exception:
@@ -167,20 +187,33 @@ class Pipeline:
             slots.setdefault((origin, chunk), []).append(slot)
         samples: list[Any] = [None] * len(located)
         for pair, mine in slots.items():
-            taken = _take(chunks[pair], [located[slot][2] for slot in mine])
+            taken = _take(cast("Chunk", chunks[pair]), [located[slot][2] for slot in mine])
             for slot, sample in zip(mine, taken, strict=True):
                 samples[slot] = sample
         return samples
 
-    def _chunks(self, wanted: Sequence[tuple[int, int]], cache: ChunkCache) -> dict[tuple[int, int], Chunk]:
-        """Some chunks, in this order; those that are missing are read."""
-        chunks = {pair: cache.find(self.key(*pair)) for pair in wanted}
+    def _chunks(self, wanted: Sequence[tuple[int, int]], cache: ChunkCache) -> "dict[tuple[int, int], Chunk | _Failed]":
+        """Some chunks, in this order, those that are missing read; for one that is damaged, what that raised."""
+        chunks: dict[tuple[int, int], Chunk | _Failed | None] = {pair: cache.find(self.key(*pair)) for pair in wanted}
         missing = [pair for pair, chunk in chunks.items() if chunk is None]
         if missing:
             loads: dict[Hashable, Callable[[], Chunk]] = {self.key(*pair): self.load(*pair) for pair in missing}
-            read = cache.get_all(loads)
-            chunks |= {pair: read[self.key(*pair)] for pair in missing}
-        return cast("dict[tuple[int, int], Chunk]", chunks)
+            try:
+                read = cache.get_all(loads)
+                chunks |= {pair: read[self.key(*pair)] for pair in missing}
+            except StoreError:
+                raise
+            except Exception:
+                chunks |= {pair: self._chunk(pair, cache) for pair in missing}
+        return cast("dict[tuple[int, int], Chunk | _Failed]", chunks)
+
+    def _chunk(self, pair: tuple[int, int], cache: ChunkCache) -> "Chunk | _Failed":
+        try:
+            return cache.get(self.key(*pair), self.load(*pair))
+        except StoreError:
+            raise
+        except Exception as error:
+            return _Failed(error)
 
     def key(self, origin: int, chunk: int) -> tuple[Source, Any, int]:
         """What a chunk is kept under: the same for all that read the same columns of one source."""
@@ -212,13 +245,21 @@ def _take(chunk: Chunk, rows: list[int]) -> list[Any]:
         return [_take_one(chunk, row) for row in rows]
 
 
-def _take_one(chunk: Chunk, row: int) -> Any:
+def _take_one(chunk: "Chunk | _Failed", row: int) -> Any:
+    if isinstance(chunk, _Failed):
+        return chunk
     try:
         return chunk[row]
     except StoreError:
         raise
     except Exception as error:
         return _Failed(error)
+
+
+def _note(error: Exception, note: str) -> None:
+    """Adds a note once: a function may raise the same exception again and again."""
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
 
 
 def _apply(stages: Sequence[Stage], sample: Any, key: Key) -> Any:
@@ -229,7 +270,7 @@ def _apply(stages: Sequence[Stage], sample: Any, key: Key) -> Any:
             # Where samples are asked for, it would pass for the end of the data.
             raise RuntimeError(f"{stage!r} raised StopIteration") from error
         except Exception as error:
-            error.add_note(f"headrace: raised in {stage!r}")
+            _note(error, f"headrace: raised in {stage!r}")
             raise
         if sample is DROPPED:
             return DROPPED

@@ -8,6 +8,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,7 +96,9 @@ class Source(ABC):
         sizes: int64, (chunks,): items in each chunk.
         stored: int64, (chunks,): bytes of each chunk in the store.
         schema: names and types of a sample's parts, as text; ``{"": type}`` if a sample is no dict.
-        random_access: whether reading items at random costs about as much as reading them in order.
+        random_access: whether reading items at random costs as much as reading them in order, wherever they lie: it
+            decides the order, which no store may change.
+        dtypes: NumPy types of the columns that hold numbers, if chunks can be gathered column by column.
         remote: whether reads travel over a network, so that many at once pay.
     """
 
@@ -106,6 +109,7 @@ class Source(ABC):
     schema: Mapping[str, str]
     random_access: bool = False
     remote: bool = False
+    dtypes: Mapping[str, np.dtype[Any]] = MappingProxyType({})
 
     @abstractmethod
     def load(self, chunk: int, columns: tuple[str, ...] | None = None) -> Chunk:

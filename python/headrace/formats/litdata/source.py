@@ -61,7 +61,7 @@ class LitDataSource(Source):
             self.schema = self._temporal.texts
         else:
             self.schema = self._open_tree()
-        self.random_access = self._is_read_in_place()
+        self.remote = self._store.is_remote
 
     @classmethod
     def open(
@@ -144,13 +144,6 @@ class LitDataSource(Source):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_decoders": {}}
-
-    def _is_read_in_place(self) -> bool:
-        index = self._index
-        in_memory = any(chunk.compressed for chunk in self._files) or index.level == "batch"
-        in_table = self.columns is not None and all(name in _IN_ARROW for name in index.formats)
-        sealed = index.encryption is not None and index.encryption[1] == "chunk"
-        return not (self._store.is_remote or in_memory or in_table or sealed)
 
     def _where(self, chunk: int) -> str:
         return f"{self._store.uri(self.file(chunk))}, chunk {chunk}"

@@ -44,9 +44,7 @@ class MdsSource(Source):
         self.sizes = np.array([shard.samples for shard in shards], np.int64)
         self.stored = np.array([self._bytes(shard) for shard in shards], np.int64)
         self.schema = _schema({shard.layout: None for shard in shards})
-        self.random_access = not store.is_remote and not any(
-            self._choose(part)[1] for shard in shards for part in _parts(shard)
-        )
+        self.remote = store.is_remote
         # Which shards' digests were right: a file that changes later is refused when it is opened.
         self._verified: set[str] = set()
 
