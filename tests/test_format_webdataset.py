@@ -81,7 +81,7 @@ def test_what_tar_writer_writes(tmp_path: Path) -> None:
     assert source.schema == {
         "__key__": "str", "__url__": "str", "txt": "bytes", "cls": "bytes", "json": "bytes", "seg.bin": "bytes",
     }  # fmt: skip
-    assert source.random_access
+    assert not source.random_access
     assert source.load(0).nbytes < 4000
     assert (source.sizes.tolist(), source.stored.tolist()) == ([20], [path.stat().st_size])
     assert str(source.place(0, 7)) == "a.tar, chunk 0, row 7"

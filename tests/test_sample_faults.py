@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import pickle
 import tarfile
 import threading
@@ -150,7 +149,7 @@ def test_more_files_than_may_be_open_are_opened_again(tmp_path: Path, monkeypatc
             file.write(" " * 2**20 + "\n")  # large enough to be read in place
 
     def opened() -> int:
-        targets = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+        targets = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
         return sum(target.endswith(".jsonl") for target in targets)
 
     data = hr.open(tmp_path)

@@ -173,11 +173,10 @@ class PackedDriver(EpochDriver):
         runs.check_same_data(self.dataset, checked, strict=strict)
         rank, world_size = resolve_rank(*self._ranks)
         resolved = runs.start(self.dataset, self.given, world_size, rank, checked)
-        with self.exclusive():
-            self._resolved = resolved
-            self._loaded, self._moved = checked, False
-            self.iteration += 1
-            self.close()
+        self._resolved = resolved
+        self._loaded, self._moved = checked, False
+        self.iteration += 1
+        self.close()
 
     def seek(self, step: int) -> None:
         """See `Driver.seek`."""
@@ -186,9 +185,8 @@ class PackedDriver(EpochDriver):
         if end is not None and step > end:
             raise ValueError(f"step must be in 0..{end}, the end of the run, got {step}")
         run.core.check_row(position.steps.row_of(step))
-        with self.exclusive():
-            self.iteration += 1
-            self._change(position.at(step))
+        self.iteration += 1
+        self._change(position.at(step))
 
     def skip(self, steps: range) -> None:
         """See `Driver.skip`."""
@@ -290,9 +288,8 @@ class PackedDriver(EpochDriver):
 
     def _change(self, position: runs.Position) -> None:
         """Changes what comes next; what was prepared is made anew."""
-        with self.exclusive():
-            self._stand(self.here()[0], position)
-            self.close()
+        self._stand(self.here()[0], position)
+        self.close()
 
     def _stand(self, run: runs.Run, position: runs.Position) -> runs.Position:
         """Notes where the run stands: at a step that is not passed over."""
