@@ -211,7 +211,7 @@ def test_constants_may_stand_on_the_left() -> None:
 
 def test_what_is_null_is_false_in_comparisons_and_null_in_arithmetic() -> None:
     rows = {"a": [None, 1], "b": [2, None]}
-    for condition in (col("a") == col("b"), col("a") != col("b"), col("a") < 9, col("a") == None):  # noqa: E711
+    for condition in (col("a") == col("b"), col("a") != col("b"), col("a") < 9):
         assert not condition.mask(rows, 2)[0]
     assert (col("a") + col("b")).is_null().mask(rows, 2).tolist() == [True, True]
     assert (col("a") + None).is_null().mask(rows, 2).tolist() == [True, True]
@@ -328,3 +328,9 @@ def test_a_damaged_chunk_is_an_error_in_where() -> None:
 
     with pytest.raises(hr.DataError, match="file-1"):
         dataset_of(MadeUp([3, 3, 3], fault=fault)).where(hr.col("id") > 1)
+
+
+def test_a_comparison_with_none_points_to_is_null() -> None:
+    for compare in (lambda: col("a") == None, lambda: col("a") != None):  # noqa: E711
+        with pytest.raises(TypeError, match=r"is_null\(\)"):
+            compare()

@@ -486,3 +486,14 @@ def test_ranks_that_are_killed_go_on_with_fewer(corpus: Corpus, unbroken: list[R
     rows = stream(given)
     assert list(rows.items()) == list(every.items())[: len(rows)]
     assert len(every) - len(rows) < 9
+
+
+def test_samples_come_as_tensors_too(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"id": {number}, "name": "n"}}\n' for number in range(8)))
+    dataset = IterableDataset(hr.open(tmp_path), batch_size=4, shuffle=False)
+    batches = list(torch.utils.data.DataLoader(dataset, batch_size=None))
+    assert [batch["id"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert all(isinstance(batch["id"], torch.Tensor) for batch in batches)
+    assert batches[0]["name"] == ["n"] * 4
+    pairs = IterableDataset([(number, number) for number in range(4)], batch_size=2)
+    assert [[part.tolist() for part in batch] for batch in pairs] == [[[0, 1], [0, 1]], [[2, 3], [2, 3]]]

@@ -16,6 +16,7 @@ from .batch import Batch, Source
 from .dataset import PackedDataset, Schema, TableDataset
 from .errors import BudgetError, DataError, HeadraceError, MissingError, StateMismatch, StoreError
 from .loader import DataLoader
+from .loading.collate import register_collate
 from .opening import open
 from .samples.batch import SampleBatch
 from .samples.dataset import SampleDataset, concat
@@ -45,6 +46,7 @@ __all__ = [
     "col",
     "concat",
     "open",
+    "register_collate",
 ]
 
 __version__: str = _core.version()[0]

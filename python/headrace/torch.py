@@ -1,15 +1,15 @@
 """headrace for PyTorch: batches as tensors, over the same memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex, cast
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset as _TorchIterableDataset
 from torch.utils.data import get_worker_info
 
-from .dataset import Dataset
 from .loader import DataLoader
+from .loading.arguments import UNSET
 
 __all__ = ["IterableDataset"]
 
@@ -42,9 +42,9 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Any,
         *,
-        batch_size: SupportsIndex | None = None,
+        batch_size: SupportsIndex | None = UNSET,
         global_batch_size: SupportsIndex | Mapping[int, int] | None = None,
         shuffle: bool | None = None,
         seed: SupportsIndex | None = None,
@@ -54,10 +54,10 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
         world_size: SupportsIndex | None = None,
         memory: str | SupportsIndex = "2GiB",
         num_workers: SupportsIndex | None = None,
-        prefetch_factor: SupportsIndex = 2,
+        prefetch_factor: SupportsIndex | None = None,
         timeout: float = 0,
         epochs: SupportsIndex | None = None,
-        remainder: Literal["drop", "pad"] = "drop",
+        remainder: Literal["drop", "pad"] | None = None,
     ) -> None:
         super().__init__()
         self.loader = DataLoader(
@@ -82,7 +82,7 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
         if get_worker_info() is not None:
             raise RuntimeError(_NO_WORKERS)
         for batch in self.loader:
-            yield {name: _tensor(value) for name, value in batch.items()}
+            yield _tensors(batch)
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -100,5 +100,13 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
         self.loader.load_state_dict(state, strict=strict)
 
 
-def _tensor(value: Any) -> Any:
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value  # pyright: ignore[reportUnknownMemberType]
+def _tensors(batch: Any) -> Any:
+    """A batch with its arrays as tensors over the same memory; dicts, lists and tuples are kept."""
+    if isinstance(batch, np.ndarray):
+        array: Any = cast("Any", batch)
+        return torch.from_numpy(array) if array.dtype.kind in "biuf" else array  # pyright: ignore[reportUnknownMemberType]
+    if isinstance(batch, Mapping):
+        return {name: _tensors(value) for name, value in cast("Mapping[str, Any]", batch).items()}
+    if type(batch) in (list, tuple):
+        return type(batch)(_tensors(value) for value in cast("list[Any]", batch))
+    return batch

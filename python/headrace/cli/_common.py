@@ -84,8 +84,9 @@ def storage_options(pairs: Iterable[str] | None) -> dict[str, str]:
 
 def open_dataset(urls: list[str], pairs: Iterable[str] | None, *, index: str = "auto") -> headrace.TableDataset:
     """Opens what was named."""
-    dataset = headrace.open(urls, format="parquet", storage_options=storage_options(pairs), index=index)
-    assert isinstance(dataset, headrace.TableDataset)
+    dataset = headrace.open(urls, storage_options=storage_options(pairs), index=index)
+    if not isinstance(dataset, headrace.TableDataset):
+        raise ValueError(f"{dataset.url}: expected Parquet files, found {dataset.info()['format']}")
     return dataset
 
 

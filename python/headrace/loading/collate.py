@@ -29,7 +29,7 @@ _Path = tuple["_Path", str] | None
 _Rule = Callable[[list[Any], _Path], Any]
 _Sample = TypeVar("_Sample")
 
-_HINT: Final = "hint: pass collate_fn=..., or tell headrace how with register_collate(type, function)"
+_HINT: Final = "hint: fill in what is missing with map, pass collate_fn=..., or use headrace.register_collate"
 _HINT_RAGGED: Final = "hint: bring them to one shape (pad or crop) in the dataset, or pass collate_fn=..."
 
 _registered: dict[type, Callable[[list[Any]], Any]] = {}

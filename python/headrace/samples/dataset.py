@@ -299,13 +299,12 @@ class SampleDataset(Dataset):
             >>> samples.pack(64)
             Traceback (most recent call last):
             ...
-            TypeError: pack reads a column of tokens of Parquet files as headrace.open gives them, got ...
-            hint: pack before any other step
+            TypeError: pack reads a column of tokens of Parquet files as headrace.open gives them, before any other ...
         """
         del seq_len, settings
         raise TypeError(
-            f"pack reads a column of tokens of Parquet files as headrace.open gives them, got {self!r}\n"
-            "hint: pack before any other step"
+            f"pack reads a column of tokens of Parquet files as headrace.open gives them, before any other step, "
+            f"got {self!r}"
         )
 
     # Inside

@@ -153,6 +153,10 @@ class Expression:
         return Expression(self.columns, text, lambda columns: function(before(columns)))
 
     def _with(self, other: Any, sign: str, function: Callable[[Any, Any], Any], *, swap: bool = False) -> "Expression":
+        if other is None and sign in _COMPARISONS:
+            raise TypeError(
+                f"{self!r} {sign} None is true for no sample\nhint: {self!r}.is_null() tells what is missing"
+            )
         right = other if isinstance(other, Expression) else _constant(other)
         left: Expression = self
         if swap:
