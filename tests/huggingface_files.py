@@ -10,12 +10,9 @@ from typing import Any
 
 import numpy as np
 import PIL.Image
-import pyarrow as pa
 import pytest
 
-from headrace import _core
 from headrace._files import Store
-from headrace.errors import DataError
 from headrace.formats.huggingface import HuggingFaceSource
 from headrace.samples.source import Source
 
@@ -73,79 +70,3 @@ def edit(path: Path, change: Callable[[Any], object]) -> None:
     found = json.loads(path.read_text())
     change(found)
     path.write_text(json.dumps(found))
-
-
-# Until the core reads Arrow files: what it will give, by pyarrow.
-
-
-class PyArrowRows:
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self._batch = batch
-        self.nbytes = batch.nbytes
-        self.columns = batch.schema.names
-
-    def __len__(self) -> int:
-        return len(self._batch)
-
-    def row(self, row: int) -> dict[str, Any]:
-        return self.take([row])[0]
-
-    def take(self, rows: list[int]) -> list[dict[str, Any]]:
-        columns = {field.name: self._batch[field.name] for field in self._batch.schema}
-        lists = {name: column.to_pylist() for name, column in columns.items()}
-        return [{name: as_array(lists[name][row], columns[name].type) for name in columns} for row in rows]
-
-    def arrays(self) -> dict[str, Any]:
-        names = [
-            field.name
-            for field in self._batch.schema
-            if pa.types.is_integer(field.type) and not self._batch[field.name].null_count
-        ]
-        return {name: self._batch[name].to_numpy(zero_copy_only=False) for name in names}
-
-
-def as_array(value: Any, kind: pa.DataType) -> Any:
-    """Lists of numbers as NumPy arrays."""
-    if isinstance(value, list) and hasattr(kind, "value_type"):
-        if pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type):
-            return np.array(value, kind.value_type.to_pandas_dtype()) if None not in value else value
-        return [as_array(part, kind.value_type) for part in value]
-    return value
-
-
-class PyArrowFile:
-    def __init__(self, path: str) -> None:
-        try:
-            try:
-                with pa.ipc.open_file(path) as reader:
-                    self._batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
-                    schema = reader.schema
-            except pa.ArrowInvalid:
-                with pa.OSFile(path) as file, pa.ipc.open_stream(file) as reader:
-                    self._batches, schema = list(reader), reader.schema
-        except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(f"{path}: {error}") from None
-        self._schema = [(field.name, str(field.type)) for field in schema]
-
-    def schema(self) -> list[tuple[str, str]]:
-        return self._schema
-
-    def batch_rows(self) -> bytes:
-        return np.array([len(batch) for batch in self._batches], np.int64).tobytes()
-
-    def batch_bytes(self) -> bytes:
-        return np.array([batch.nbytes for batch in self._batches], np.int64).tobytes()
-
-    @staticmethod
-    def open(listing: Any, path: str, size: int, version: str) -> "PyArrowFile":
-        return PyArrowFile(f"{listing.local_root}/{path}")
-
-    def read(self, batch: int, columns: list[str] | None) -> PyArrowRows:
-        found = self._batches[batch]
-        return PyArrowRows(found.select([name for name in found.schema.names if columns is None or name in columns]))
-
-
-@pytest.fixture(autouse=True)
-def pyarrow_for_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not hasattr(_core, "ArrowFile"):
-        monkeypatch.setattr(_core, "ArrowFile", PyArrowFile, raising=False)

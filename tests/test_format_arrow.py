@@ -10,14 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import _core
 from headrace._files import Store
 from headrace.errors import DataError
 from headrace.formats import arrow
 from headrace.formats.arrow import ArrowSource
-from huggingface_files import plain, pyarrow_for_the_core, samples, silent
-
-__all__ = ["pyarrow_for_the_core"]  # A fixture.
+from huggingface_files import plain, samples, silent
 
 
 def open_arrow(folder: Path) -> ArrowSource:
@@ -121,7 +118,6 @@ def test_a_damaged_arrow_file_is_named(tmp_path: Path) -> None:
             open_arrow(tmp_path)
 
 
-@pytest.mark.skipif(not hasattr(_core, "ArrowFile"), reason="the core reads no Arrow files yet")
 @pytest.mark.parametrize("stream", [False, True])
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=3), st.booleans())
 def test_a_damaged_arrow_file_gives_values_or_an_error(

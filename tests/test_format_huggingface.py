@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from headrace.errors import DataError
-from huggingface_files import copied, edit, open_saved, plain, pyarrow_for_the_core, samples, saved
+from huggingface_files import copied, edit, open_saved, plain, samples, saved
 
-__all__ = ["pyarrow_for_the_core", "saved"]  # Fixtures.
+__all__ = ["saved"]  # A fixture.
 
 CASES = [
     *("numbers", "values", "times", "lists", "nested", "arrays", "translation", "translations", "images", "json"),

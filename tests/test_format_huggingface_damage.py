@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from headrace.errors import DataError, MissingError
 from headrace.formats import _features
 from headrace.formats._features import decoded_columns, feature_decoder, feature_text
-from huggingface_files import copied, edit, open_saved, plain, pyarrow_for_the_core, samples, saved
+from huggingface_files import copied, edit, open_saved, plain, samples, saved
 
-__all__ = ["pyarrow_for_the_core", "saved"]  # Fixtures.
+__all__ = ["saved"]  # A fixture.
 
 DAMAGED_STATES = {
     "no files": lambda state: state.pop("_data_files"),
