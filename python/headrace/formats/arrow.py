@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,23 +33,6 @@ Decode = Callable[[dict[str, Any]], dict[str, Any]]
 Ints = npt.NDArray[np.int64]
 
 
-class _Rows(Protocol):
-    nbytes: int
-    columns: list[str]
-
-    def __len__(self) -> int: ...
-    def row(self, number: int) -> dict[str, Any]: ...
-    def take(self, rows: list[int]) -> list[dict[str, Any]]: ...
-    def arrays(self) -> Mapping[str, Any]: ...
-
-
-class _ArrowFile(Protocol):
-    def schema(self) -> list[tuple[str, str]]: ...
-    def batch_rows(self) -> Any: ...
-    def batch_bytes(self) -> Any: ...
-    def read(self, batch: int, columns: list[str]) -> _Rows: ...
-
-
 class Footer(NamedTuple):
     """What is known of a file once it was opened."""
 
@@ -59,7 +42,7 @@ class Footer(NamedTuple):
     """Of each batch."""
     stored: Ints
     """Bytes of each batch."""
-    file: _ArrowFile | None
+    file: _core.ArrowFile | None
     """The file, if it had to be opened to tell."""
 
 
@@ -107,7 +90,7 @@ class BatchSource(Source):
         owner, batch = int(self._owner[chunk]), int(self._batch[chunk])
         return f"{self._store.uri(self._files[owner].path)}, batch {batch}, row {row}"
 
-    def _read(self, chunk: int, columns: tuple[str, ...]) -> _Rows:
+    def _read(self, chunk: int, columns: tuple[str, ...]) -> _core.Rows:
         owner, batch = int(self._owner[chunk]), int(self._batch[chunk])
         with self._lock:
             file = self._open.get(owner)
@@ -125,7 +108,7 @@ class BatchSource(Source):
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._open: OrderedDict[int, _ArrowFile] = OrderedDict()
+        self._open: OrderedDict[int, _core.ArrowFile] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("_lock", "_open")}
@@ -176,7 +159,7 @@ class ArrowChunk(Chunk):
 
     def __init__(
         self,
-        rows: _Rows,
+        rows: _core.Rows,
         columns: tuple[str, ...],
         where: Callable[[int], str],
         decode: Decode | None,
@@ -257,7 +240,9 @@ def _open_all(store: Store, files: Sequence[File], progress: Progress) -> list[F
 
     def look(file: File) -> Footer:
         opened = _open(store, file)
-        rows, stored = (np.frombuffer(each, np.int64) for each in (opened.batch_rows(), opened.batch_bytes()))
+        rows, stored = (
+            np.frombuffer(memoryview(each), np.int64) for each in (opened.batch_rows(), opened.batch_bytes())
+        )
         return Footer(opened.schema(), rows, stored, opened)
 
     with ThreadPoolExecutor(min(_THREADS, max(len(files), 1)), "headrace-footers") as pool:
@@ -267,8 +252,8 @@ def _open_all(store: Store, files: Sequence[File], progress: Progress) -> list[F
     return found
 
 
-def _open(store: Store, file: File) -> _ArrowFile:
-    return cast(Any, _core).ArrowFile.open(cast(Any, store).core, file.path, file.size, file.version)
+def _open(store: Store, file: File) -> _core.ArrowFile:
+    return _core.ArrowFile.open(store.core, file.path, file.size, file.version)
 
 
 def _check_schemas(store: Store, files: Sequence[File], schemas: Sequence[list[tuple[str, str]]]) -> None:
