@@ -1,6 +1,6 @@
 # One command for each thing one does here; `make help` lists them. Needed: Python 3.11 or newer with venv, Rust with
-# cargo, a C compiler; Go for the S3 server of the tests. Everything else is installed in folders of this checkout,
-# but for that server, which all checkouts share.
+# cargo, a C compiler; Go and Node.js with npm for the servers of the tests. Everything else is installed in folders of
+# this checkout, but for those servers, which all checkouts share.
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -69,9 +69,8 @@ demo: .venv-demo/.built ## build, then load this machine's own text; kill it, re
 	@.venv-demo/bin/headrace demo
 
 test: .venv/.built .venv-peers/.installed ## every test: the Rust core, then Python (PYTEST_ARGS="-k state" for some)
-	@$(call say,The S3 server of the tests: versitygw)
-	@$(call need,go,Go: it builds the S3 server that tests run against)
-	@.venv/bin/python tests/tools/s3_server.py --install
+	@$(call say,The servers of the tests: versitygw and fake-gcs-server (Go) and azurite (npm))
+	@.venv/bin/python tests/tools/programs.py
 	@$(call say,Rust tests)
 	@.venv/bin/python tests/tools/s3_server.py --run cargo test --locked -p headrace
 	@$(call say,Python tests)
