@@ -208,14 +208,16 @@ class HttpService(socketserver.ThreadingTCPServer):
 
     Args:
         handler: What answers; it finds this object as `self.server`.
+        owner: What the handler asks, as `self.server.owner`.
     """
 
     allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, handler: type[Handler]) -> None:
+    def __init__(self, handler: type[Handler], owner: Any) -> None:
         super().__init__((HOST, 0), handler)
+        self.owner = owner
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
 
     @property
@@ -261,6 +263,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     # Head and body are written one after the other: the second must not wait until the first is acknowledged.
     disable_nagle_algorithm = True
+    server: HttpService
 
     def log_message(self, format: str, *args: object) -> None:
         pass
