@@ -48,7 +48,7 @@ def names(tmp_path: Path) -> dict[str, Any]:
 MODULES = [
     *("batch", "dataset", "loader", "opening", "state", "torch"),
     *("samples.batch", "samples.dataset", "samples.expression", "samples.source"),
-    *("loading.collate", "loading.steps"),
+    *("loading.collate", "loading.keys", "loading.steps"),
 ]
 
 

@@ -200,6 +200,7 @@ class MapDriver(Driver):
             "row": at.place.row,
             "epoch_step": at.place.step,
             "inner": at.place.inner,
+            "drawn": at.place.drawn,
         }
 
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
@@ -212,7 +213,7 @@ class MapDriver(Driver):
         # What a sampler or dataset says of itself need not be of plain types.
         plain = check_state({key: value for key, value in state.items() if key != "inner"}, "map")
         self._check(plain)
-        place = Place(plain["row"], plain["epoch_step"], state.get("inner"))
+        place = Place(plain["row"], plain["epoch_step"], state.get("inner"), plain.get("drawn"))
         self._seed = plain["seed"]
         self._shuffle = plain["shuffle"]
         self._at = _At(plain["epoch"], False, place, plain["step"], plain["position"])
@@ -330,6 +331,10 @@ class MapDriver(Driver):
         for key in ("position", "epoch", "row", "epoch_step"):
             if type(state[key]) is not int or state[key] < 0:
                 raise StateMismatch(f"state: expected {key!r} to be a count, found {state[key]!r}")
+        # States of earlier builds have none.
+        drawn = state.get("drawn")
+        if drawn is not None and (type(drawn) is not int or not 0 <= drawn < 2**32):
+            raise StateMismatch(f"state: expected 'drawn' to be a checksum of 32 bits, found {drawn!r}")
         size = self._source.size()
         given = {"keys": self._source.keys, "size": size, "seed": self._given_seed, "shuffle": self._given_shuffle}
         names = {"keys": "what says the keys", "size": "the dataset's length"}

@@ -8,10 +8,12 @@ import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from headrace import _core
+from headrace.errors import StateMismatch
 
+from .keys import checksum
 from .pool import add_note
 from .steps import epoch_steps, rank_rows, step_rows
 
@@ -27,6 +29,10 @@ __all__ = [
 ]
 
 
+_AT_ONCE: Final = 4096
+"""Keys that are passed over at once: enough that the loop costs nothing, few enough for memory and Ctrl-C."""
+
+
 class Place(NamedTuple):
     """How far into an epoch: what comes next."""
 
@@ -36,6 +42,8 @@ class Place(NamedTuple):
     """Steps given."""
     inner: Any = None
     """What the sampler or dataset itself said, if it has a `state_dict`."""
+    drawn: int | None = None
+    """The checksum of the keys given by a sampler that has none; None if it is not known."""
 
 
 class Task(NamedTuple):
@@ -101,7 +109,7 @@ class OrderStream(Iterator[Task]):
         self._permutation = None if seed is None else _core.Permutation(size, seed=seed, epoch=epoch)
 
     def __next__(self) -> Task:
-        row, step, _ = self._place
+        row, step, _, _ = self._place
         sharing = self._sharing
         left = self._size - row
         if left < 2 * sharing.batch:
@@ -122,31 +130,64 @@ class OrderStream(Iterator[Task]):
 
 
 class _Drawn:
-    """An iterator over a sampler, and the state after what was drawn, if the sampler can say it."""
+    """An iterator over a sampler, and the state after what was drawn, if the sampler can say it.
 
-    def __init__(self, sampler: Iterable[Any], name: str, place: Place, passed: int) -> None:
+    Args:
+        sampler: what gives keys, or lists of them.
+        name: of it, for messages.
+        place: where to begin.
+        passed: keys, or lists of them, that it gave before.
+        lists: whether it gives lists of keys.
+
+    Attributes:
+        place: where to begin, with the checksum of what was given before. There is none if the sampler says its state,
+            or gives one rank's keys alone: a state is the same for all ranks.
+
+    Raises:
+        StateMismatch: if the sampler gives other keys than before.
+    """
+
+    def __init__(self, sampler: Iterable[Any], name: str, place: Place, passed: int, *, lists: bool) -> None:
         self._name = name
-        self._sampler = sampler
         if place.inner is not None and hasattr(sampler, "load_state_dict"):
             cast("Any", sampler).load_state_dict(place.inner)
-        self.iterator = _noted(lambda: iter(sampler), name, "beginning to iterate over")
+        self._iterator = _noted(lambda: iter(sampler), name, "beginning to iterate over")
+        self._stateful: Any = next(filter(_has_state, (sampler, self._iterator)), None)
+        sharded = is_sharded(sampler)
+        drawn: int | None = None
         if place.inner is None:
-            # Keys are passed over, samples are not read.
-            for _ in islice(self.iterator, passed):
-                pass
+            drawn = self._pass_over(passed, lists=lists)
+            # Where none is left there is none to go wrong.
+            if not sharded and place.drawn not in (None, drawn) and self.draw([], 1):
+                raise StateMismatch(
+                    f"{name}: its first {place.row} keys are not those that it gave before the state was saved\nhint: "
+                    "give it a seed for each epoch, or a state_dict and load_state_dict, or use shuffle=True and seed"
+                )
         elif not hasattr(sampler, "load_state_dict"):
-            self.iterator.load_state_dict(place.inner)
+            self._iterator.load_state_dict(place.inner)
+        self.place = place._replace(drawn=None if sharded or self._stateful is not None else drawn)
+
+    def _pass_over(self, left: int, *, lists: bool) -> int:
+        """The checksum of keys that were given before; samples are not read."""
+        drawn = 0
+        while left:
+            some: list[Any] = []
+            # Lists of keys may draw from what the next ones draw from.
+            self.draw(some, 1 if lists else min(left, _AT_ONCE))
+            if not some:
+                break
+            drawn = _list_checksum(list(some[0]), drawn) if lists else checksum(some, drawn)
+            left -= len(some)
+        return drawn
 
     def state(self) -> Any:
-        for stateful in (self._sampler, self.iterator):
-            if hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict"):
-                return cast("Any", stateful).state_dict()
-        return None
+        """What the sampler says of itself after what was drawn; None if it says nothing."""
+        return None if self._stateful is None else self._stateful.state_dict()
 
     def draw(self, into: list[Any], count: int) -> bool:
         """Draws keys up to a number of them; False if there are no more. What was drawn before an error is kept."""
         try:
-            into.extend(islice(self.iterator, max(0, count - len(into))))
+            into.extend(islice(self._iterator, max(0, count - len(into))))
         except Exception as error:
             add_note(error, f"while drawing from {self._name}")
             raise
@@ -169,9 +210,9 @@ class SamplerStream(Iterator[Task]):
         self, sampler: Iterable[Any], sharing: Sharing, place: Place, passed: int, integers: bool, rows: int
     ) -> None:
         self._name = f"sampler {type(sampler).__name__}"
-        self._drawn = _Drawn(sampler, self._name, place, passed)
+        self._drawn = _Drawn(sampler, self._name, place, passed, lists=False)
         self._sharing = sharing
-        self._place = place
+        self._place = self._drawn.place
         self._passed = passed
         self._integers = integers
         self._rows = rows
@@ -179,25 +220,29 @@ class SamplerStream(Iterator[Task]):
         self._state: tuple[int, Any] | None = None
 
     def __next__(self) -> Task:
-        sharing, keys = self._sharing, self._keys
-        more = self._drawn.draw(keys, sharing.batch)
-        if len(keys) == sharing.batch:
+        sharing, keys, place = self._sharing, self._keys, self._place
+        batch, ranks = sharing.batch, sharing.ranks
+        more = self._drawn.draw(keys, batch)
+        if len(keys) == batch:
             # Before keys are drawn that a later step may need.
-            self._state = (sharing.batch, self._drawn.state())
-        left = len(keys)
-        if more and sharing.ranks > 1 and not sharing.drop_last:
-            # Whether what follows is enough for a step of its own. Twice a batch stands for more than that.
-            left = 2 * sharing.batch if self._drawn.draw(keys, sharing.batch + sharing.ranks) else len(keys)
-        if left == 0 or sharing.steps(left) == 0:
-            raise StopIteration
-        count = sharing.rows(left)
+            self._state = (batch, self._drawn.state())
+        # A whole step, unless what follows is not enough for one of its own.
+        if more and (ranks == 1 or sharing.drop_last or self._drawn.draw(keys, batch + ranks)):
+            count = batch
+        else:
+            left = len(keys)
+            if left == 0 or sharing.steps(left) == 0:
+                raise StopIteration
+            count = sharing.rows(left)
         if self._state is None or self._state[0] != count:
             self._state = (count, self._drawn.state())
-        first, last = sharing.share(0, count)
-        mine = keys[first:last]
+        given = keys[:count]
+        first, last = (0, count) if ranks == 1 else sharing.share(0, count)
+        mine = given if ranks == 1 else given[first:last]
         if self._integers:
             _check_integers(mine, self._name, self._passed + first)
-        after = Place(self._place.row + count * self._rows, self._place.step + 1, self._state[1])
+        drawn = None if place.drawn is None else checksum(given, place.drawn)
+        after = Place(place.row + count * self._rows, place.step + 1, self._state[1], drawn)
         task = Task(mine if sharing.batched else mine[0], after)
         self._place, self._state, self._passed = after, None, self._passed + count
         del keys[:count]
@@ -211,9 +256,9 @@ class BatchSamplerStream(Iterator[Task]):
         self, sampler: Iterable[Any], sharing: Sharing, place: Place, passed: int, integers: bool, rows: int
     ) -> None:
         self._name = f"batch_sampler {type(sampler).__name__}"
-        self._drawn = _Drawn(sampler, self._name, place, passed)
+        self._drawn = _Drawn(sampler, self._name, place, passed, lists=True)
         self._sharing = sharing
-        self._place = place
+        self._place = self._drawn.place
         self._integers = integers
         self._rows = rows
         self._next: list[Any] = []
@@ -229,11 +274,12 @@ class BatchSamplerStream(Iterator[Task]):
                 f"{self._name}: batch {place.step} has {len(keys)} keys for {self._sharing.ranks} ranks\n"
                 "hint: allow_empty=True lets ranks have none"
             )
-        first, last = self._sharing.share(0, len(keys))
-        mine = keys[first:last]
+        first, last = (0, len(keys)) if self._sharing.ranks == 1 else self._sharing.share(0, len(keys))
+        mine = keys if self._sharing.ranks == 1 else keys[first:last]
         if self._integers:
             _check_integers(mine, self._name, first)
-        after = Place(place.row + len(keys) * self._rows, place.step + 1, self._drawn.state())
+        drawn = None if place.drawn is None else _list_checksum(keys, place.drawn)
+        after = Place(place.row + len(keys) * self._rows, place.step + 1, self._drawn.state(), drawn)
         task = Task(mine, after)
         self._place = after
         del self._next[:]
@@ -251,6 +297,15 @@ def is_sharded(sampler: Any) -> bool:
             return True
         sampler = getattr(sampler, "sampler", None)
     return False
+
+
+def _list_checksum(keys: list[Any], before: int) -> int:
+    """See `checksum`: of a list of keys, where lists come one after another."""
+    return checksum([len(keys), *keys], before)
+
+
+def _has_state(value: Any) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
 
 def wants_integers(dataset: Any) -> bool:

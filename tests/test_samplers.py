@@ -1,0 +1,277 @@
+"""A sampler without a state of its own resumes exactly or not at all: its keys must be those that it gave before."""
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import BatchSampler, RandomSampler
+from torch.utils.data.distributed import DistributedSampler
+
+import headrace as hr
+from headrace.loading.keys import checksum
+from loading_data import Numbers, ResumableSampler
+
+
+class Seeded:
+    """The same order in each epoch, as one that makes its generator anew."""
+
+    def __init__(self, size: int, seed: int = 0) -> None:
+        self.size = size
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(np.random.default_rng(self.seed).permutation(self.size).tolist())
+
+
+def _random(size: int, seed: int | None = None) -> Any:
+    """PyTorch's, with a generator that runs on, or with a seed that it draws itself."""
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    return RandomSampler(range(size), generator=generator)
+
+
+def _batched(sampler: Any, batch: int) -> dict[str, Any]:
+    return {"batch_sampler": BatchSampler(sampler, batch, False)}
+
+
+def _taken(loader: hr.DataLoader, count: int) -> dict[str, Any]:
+    """The state after some batches, as it is read from a file."""
+    list(itertools.islice(loader, count))
+    return json.loads(json.dumps(loader.state_dict()))
+
+
+def _flat(batches: Iterable[list[int]]) -> list[int]:
+    return [key for batch in batches for key in batch]
+
+
+def _rest(loader: hr.DataLoader, state: dict[str, Any]) -> list[Any]:
+    loader.load_state_dict(state)
+    return [batch.tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_sampler_with_a_seed_goes_on(workers: int, batched: bool) -> None:
+    def loader() -> hr.DataLoader:
+        how: Any = _batched(Seeded(50), 4) if batched else {"batch_size": 4, "sampler": Seeded(50)}
+        return hr.DataLoader(Numbers(50), num_workers=workers, **how)
+
+    unbroken = [batch.tolist() for batch in loader()]
+    for stop in (0, 1, 7, 12, 13):
+        state = _taken(loader(), stop)
+        assert _rest(loader(), state) == (unbroken[stop:] or unbroken)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_sampler_without_a_seed_is_refused(workers: int, batched: bool) -> None:
+    def loader() -> hr.DataLoader:
+        how: Any = _batched(_random(50), 4) if batched else {"batch_size": 4, "sampler": _random(50)}
+        return hr.DataLoader(Numbers(50), num_workers=workers, **how)
+
+    state = _taken(loader(), 3)
+    other = loader()
+    other.load_state_dict(state)
+    name = "batch_sampler BatchSampler" if batched else "sampler RandomSampler"
+    for _ in range(2):
+        with pytest.raises(hr.StateMismatch, match=f"{name}: its first 12 keys are not those .*\nhint: give it a seed"):
+            iter(other)
+        assert other.state_dict() == state
+    # Nothing was given yet, so nothing can differ.
+    assert sorted(_flat(_rest(other, _taken(loader(), 0)))) == list(range(50))
+
+
+def test_a_generator_that_runs_on_is_refused_from_the_second_epoch_on() -> None:
+    def loader() -> hr.DataLoader:
+        return hr.DataLoader(Numbers(20), 4, sampler=_random(20, seed=1))
+
+    first = loader()
+    assert _rest(loader(), _taken(first, 2)) == [batch.tolist() for batch in loader()][2:]
+    assert first.epoch == 0
+    second = _taken(first, 2)
+    assert second["epoch"] == 1
+    with pytest.raises(hr.StateMismatch, match="its first 8 keys"):
+        _rest(loader(), second)
+
+
+def test_an_epoch_that_was_given_whole_is_over_whatever_the_sampler_gives() -> None:
+    loader = hr.DataLoader(Numbers(20), 4, sampler=_random(20))
+    iterator = iter(loader)
+    state = [loader.state_dict() for _ in zip(range(5), iterator, strict=False)][-1]
+    assert (state["row"], state["epoch"]) == (20, 0)
+    assert sorted(_flat(_rest(hr.DataLoader(Numbers(20), 4, sampler=_random(20)), state))) == list(range(20))
+    with pytest.raises(hr.StateMismatch, match="its first 20 keys"):
+        _rest(hr.DataLoader(Numbers(21), 4, sampler=_random(21)), state | {"size": 21})
+
+
+def test_a_sampler_that_gives_fewer_keys_is_refused_only_where_some_are_left() -> None:
+    state = _taken(hr.DataLoader(Numbers(20), 4, sampler=list(range(20))), 3)
+    for keys in ([*range(11), 19, 12], [0, *range(20)]):
+        with pytest.raises(hr.StateMismatch, match="its first 12 keys"):
+            _rest(hr.DataLoader(Numbers(20), 4, sampler=keys), state)
+    # What comes after what was given is the sampler's to say.
+    assert _rest(hr.DataLoader(Numbers(20), 4, sampler=[*range(12), 5]), state) == [[5]]
+
+
+@given(st.data())
+def test_keys_are_compared_whatever_the_ranks_and_batches(data: st.DataObject) -> None:
+    size, seed = 60, data.draw(st.integers(0, 3))
+
+    def loaders(seed: int) -> list[hr.DataLoader]:
+        ranks, part = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4))
+        return [
+            hr.DataLoader(Numbers(size), part, sampler=Seeded(size, seed), rank=rank, world_size=ranks)
+            for rank in range(ranks)
+        ]
+
+    first = loaders(seed)
+    states = [_taken(loader, 3) for loader in first]
+    assert all(state == states[0] for state in states)
+    given = 3 * first[0].global_batch_size
+    second = loaders(seed)
+    for loader in second:
+        loader.load_state_dict(states)
+    iterators = [iter(loader) for loader in second]
+    rest = [key for parts in zip(*iterators, strict=True) for part in parts for key in part.tolist()]
+    assert rest == list(Seeded(size, seed))[given:]
+    for loader in loaders(seed + 1):
+        loader.load_state_dict(states)
+        with pytest.raises(hr.StateMismatch, match=f"its first {given} keys"):
+            iter(loader)
+
+
+def test_ranks_of_a_batch_sampler_compare_the_same_keys() -> None:
+    def loader(seed: int, rank: int, ranks: int) -> hr.DataLoader:
+        return hr.DataLoader(Numbers(40), rank=rank, world_size=ranks, **_batched(Seeded(40, seed), 6))
+
+    states = [_taken(loader(0, rank, 2), 2) for rank in range(2)]
+    assert states[0] == states[1]
+    parts = [_rest(loader(0, rank, 3), states[0]) for rank in range(3)]
+    assert _flat(part for step in zip(*parts, strict=True) for part in step) == list(Seeded(40))[12:]
+    with pytest.raises(hr.StateMismatch, match="its first 12 keys"):
+        _rest(loader(1, 2, 3), states[0])
+
+
+def test_batches_that_are_drawn_as_they_are_asked_for() -> None:
+    class Lazy:
+        """Its batches draw from one line of keys, so that each must be read before the next."""
+
+        def __init__(self, keys: list[int]) -> None:
+            self.keys = keys
+
+        def __iter__(self) -> Iterator[Iterator[int]]:
+            line = iter(self.keys)
+            return (itertools.islice(line, 5) for _ in range(len(self.keys) // 5))
+
+    state = _taken(hr.DataLoader(Numbers(20), batch_sampler=Lazy(list(range(20)))), 2)  # type: ignore[arg-type]
+    again = hr.DataLoader(Numbers(20), batch_sampler=Lazy(list(range(20))))  # type: ignore[arg-type]
+    assert _rest(again, state) == [list(range(10, 15)), list(range(15, 20))]
+    other = hr.DataLoader(Numbers(20), batch_sampler=Lazy(list(reversed(range(20)))))  # type: ignore[arg-type]
+    with pytest.raises(hr.StateMismatch, match="its first 10 keys"):
+        _rest(other, state)
+
+
+def test_states_without_a_checksum_load() -> None:
+    state = _taken(hr.DataLoader(Numbers(20), 4, sampler=Seeded(20)), 2)
+    assert state.pop("drawn") is not None
+    expected = list(Seeded(20))[8:]
+    again = hr.DataLoader(Numbers(20), 4, sampler=Seeded(20))
+    assert _flat(_rest(again, state)) == expected
+    # From there on keys are compared again.
+    again.load_state_dict(state)
+    later = _taken(again, 1)
+    assert _flat(_rest(hr.DataLoader(Numbers(20), 4, sampler=Seeded(20)), later)) == expected[4:]
+    with pytest.raises(hr.StateMismatch, match="its first 12 keys"):
+        _rest(hr.DataLoader(Numbers(20), 4, sampler=Seeded(20, seed=1)), later)
+    for damaged in (-1, 2**32, "a", True):
+        with pytest.raises(hr.StateMismatch, match="checksum of 32 bits"):
+            again.load_state_dict(state | {"drawn": damaged})
+
+
+def test_samplers_that_say_their_state_or_are_sharded_have_no_checksum() -> None:
+    assert _taken(hr.DataLoader(Numbers(20), 4, sampler=ResumableSampler(20)), 2)["drawn"] is None
+    assert _taken(hr.DataLoader(Numbers(20), 4, shuffle=True), 2)["drawn"] is None
+    numbers: Any = Numbers(20)
+
+    def loader(rank: int) -> hr.DataLoader:
+        sampler: Any = DistributedSampler(numbers, num_replicas=2, rank=rank, seed=3)
+        return hr.DataLoader(numbers, 2, sampler=sampler, rank=rank, world_size=2)
+
+    states = [_taken(loader(rank), 2) for rank in range(2)]
+    assert states[0] == states[1]
+    for rank in range(2):
+        assert _rest(loader(rank), states[0]) == [batch.tolist() for batch in loader(rank)][2:]
+
+
+# The checksum
+
+
+_KEYS = st.recursive(
+    st.integers() | st.text() | st.binary() | st.floats() | st.booleans() | st.none(),
+    lambda keys: st.lists(keys, max_size=3).map(tuple),
+    max_leaves=5,
+)
+
+
+@given(st.lists(_KEYS), st.data())
+def test_a_checksum_does_not_depend_on_batches(keys: list[Any], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(keys)))
+    assert checksum(keys[cut:], checksum(keys[:cut])) == checksum(keys)
+    assert 0 <= checksum(keys) < 2**32
+
+
+def test_a_checksum_tells_keys_apart_by_their_value() -> None:
+    class Point:
+        pass
+
+    lines: list[list[Any]] = [
+        [],
+        [0],
+        [0, 0],
+        [1, 2],
+        [2, 1],
+        [2**70],
+        [2**70 + 1],
+        [1.5],
+        ["1"],
+        ["a", "b"],
+        ["ab"],
+        [("a", 1)],
+        [("a", 2)],
+        [[0, 1], [2]],
+        [[0], [1, 2]],
+        [b"a"],
+        [None],
+        [Point()],
+    ]
+    assert len({checksum(line) for line in lines}) == len(lines)
+    # Of the same value, or of none that is the same in another process.
+    assert checksum([np.int64(3), torch.tensor(4)]) == checksum([3, 4])
+    assert checksum([(np.int32(3), "a")]) == checksum([(3, "a")])
+    assert checksum([Point(), 1]) == checksum([Point(), 1])
+
+
+def test_keys_of_text_are_compared() -> None:
+    class Named:
+        def __getitem__(self, key: str) -> str:
+            return key
+
+    def loader(keys: list[str]) -> hr.DataLoader:
+        return hr.DataLoader(Named(), 2, sampler=keys)
+
+    state = _taken(loader(["c", "a", "b", "d"]), 1)
+    again = loader(["c", "a", "b", "d"])
+    again.load_state_dict(state)
+    assert list(again) == [["b", "d"]]
+    again = loader(["a", "c", "b", "d"])
+    again.load_state_dict(state)
+    with pytest.raises(hr.StateMismatch, match="sampler list: its first 2 keys"):
+        iter(again)
