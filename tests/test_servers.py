@@ -1,20 +1,27 @@
-"""The servers of the tests do what they say, asked by plain HTTP: what stands on them can then be blamed on headrace."""
+"""The servers of the tests do what they say, asked by plain HTTP, so that what fails on them is headrace's fault."""
 
+import contextlib
+import http.client
 import json
 import re
 import sys
+import threading
+import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tools.azure_server import AzureServer, signed_query
+from tools.fault_proxy import Fault, FaultProxy, Link, Weather
 from tools.gcs_server import GcsServer
 from tools.http_server import FileServer, signed
 from tools.hub_server import HubServer
+from tools.link import depth
 from tools.programs import AZURITE, VERSITYGW, Program, cache_folder
-from tools.s3_server import S3Server
+from tools.s3_server import S3Server, sign
 from tools.serving import Answer, StoreServer, call, quoted
 
 NAMES = ["plain", "a b/50%/ü+x", "q?x=1&y#z", "deep/er/and/deeper", "empty"]
@@ -366,3 +373,368 @@ def test_the_hub_refuses_as_the_hub_does(hub: HubServer) -> None:
     # What a gated repository holds is no secret.
     assert call("GET", f"{hub.endpoint}/api/datasets/org/gated/tree/main").status == 200
     assert error_of(call("GET", f"{hub.endpoint}/api/datasets/org/none"))[:2] == (401, "RepoNotFound")
+
+
+# Faults
+
+
+@pytest.fixture
+def proxy(files: FileServer) -> Iterator[FaultProxy]:
+    with FaultProxy("127.0.0.1", files.port) as running:
+        yield running
+
+
+def read(proxy: FaultProxy, first: int = 0, last: int = 999, tag: str | None = None) -> Answer:
+    """A range of the file, through the proxy."""
+    condition = {} if tag is None else {"If-Match": tag}
+    return call("GET", f"{proxy.endpoint}/data/a", headers={"Range": f"bytes={first}-{last}", **condition})
+
+
+def _try(proxy: FaultProxy, at: int = 0) -> None:
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        read(proxy, at, at + 99)
+
+
+def test_a_proxy_without_faults_changes_nothing(proxy: FaultProxy, files: FileServer) -> None:
+    for method, headers in [("GET", {}), ("HEAD", {}), ("GET", {"Range": "bytes=5-9"}), ("GET", {"If-Match": '"x"'})]:
+        here = call(method, f"{proxy.endpoint}/data/a", headers=headers)
+        there = call(method, files.url("data", "a"), headers=headers)
+        assert (here.status, here.body, sorted(here.headers.items())) == (
+            there.status,
+            there.body,
+            sorted(there.headers.items()),
+        )
+    assert call("GET", f"{proxy.endpoint}/none").status == 404
+    assert [request["status"] for request in proxy.requests()] == [200, 200, 206, 412, 404]
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 429, 403])
+def test_statuses(proxy: FaultProxy, status: int) -> None:
+    proxy.add("status", status=status, count=2, retry_after=3 if status == 429 else None)
+    for _ in range(2):
+        found = read(proxy)
+        assert (found.status, found.headers["Retry-After"]) == (status, "3" if status == 429 else None)
+        assert b"a scripted fault" in found.body
+    assert read(proxy).body == BODY[:1000]
+
+
+def test_bodies_that_end_early(proxy: FaultProxy) -> None:
+    proxy.add("cut")
+    with pytest.raises(http.client.IncompleteRead) as caught:
+        read(proxy)
+    assert caught.value.partial == BODY[:500]
+    proxy.add("short")
+    found = read(proxy)
+    assert (found.status, found.body) == (206, BODY[:500])
+    assert found.headers["Content-Range"] == f"bytes 0-999/{len(BODY)}"
+    proxy.add("reset")
+    with pytest.raises(ConnectionResetError):
+        read(proxy)
+    proxy.add("reset", before=True)
+    with pytest.raises(ConnectionResetError):
+        read(proxy)
+    assert read(proxy).body == BODY[:1000]
+
+
+def test_connections_that_are_reset(proxy: FaultProxy) -> None:
+    proxy.add("connect", count=2)
+    for _ in range(2):
+        with pytest.raises(ConnectionResetError):
+            read(proxy)
+    assert read(proxy).status == 206
+    assert len(proxy.requests()) == 1
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_answers_that_stall(proxy: FaultProxy, before: bool) -> None:
+    proxy.add("stall", seconds=0.3, before=before)
+    begun = time.monotonic()
+    with pytest.raises(http.client.RemoteDisconnected if before else http.client.IncompleteRead):
+        read(proxy)
+    assert 0.3 <= time.monotonic() - begun < 5
+
+
+def test_a_stop_ends_what_stalls(files: FileServer) -> None:
+    with FaultProxy("127.0.0.1", files.port, [Fault("stall", before=True)]) as proxy:
+        thread = threading.Thread(target=_try, args=(proxy,))
+        thread.start()
+        while not proxy.requests():
+            time.sleep(0.01)
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_answers_that_drip(proxy: FaultProxy) -> None:
+    proxy.add("drip", seconds=0.01)
+    begun = time.monotonic()
+    assert read(proxy, 0, 29).body == BODY[:30]
+    assert time.monotonic() - begun >= 0.3
+
+
+def test_answers_that_lie(proxy: FaultProxy) -> None:
+    proxy.add("etag")
+    proxy.add("range")
+    honest = call("HEAD", f"{proxy.endpoint}/data/a").headers["ETag"]
+    found = read(proxy)
+    assert (found.body, found.headers["ETag"]) == (BODY[:1000], '"another"')
+    found = read(proxy)
+    assert (found.body, found.headers["ETag"], found.headers["Content-Range"]) == (BODY[:1000], honest, "bytes 1-2/3")
+
+
+def test_an_object_that_is_replaced_by_a_shorter_one(proxy: FaultProxy) -> None:
+    url, half = f"{proxy.endpoint}/data/a", len(BODY) // 2
+    before = read(proxy)
+    proxy.add("replace")
+    for _ in range(2):
+        found = read(proxy, half - 10, half + 9)
+        assert (found.status, found.body) == (206, BODY[half - 10 : half])
+        assert found.headers["Content-Range"] == f"bytes {half - 10}-{half - 1}/{half}"
+        assert found.headers["ETag"] not in (None, before.headers["ETag"])
+    beyond = read(proxy, half, half + 9)
+    assert (beyond.status, beyond.headers["Content-Range"]) == (416, f"bytes */{half}")
+    assert read(proxy, tag=before.headers["ETag"]).status == 412
+    assert call("GET", url).body == BODY[:half]
+    assert call("HEAD", url).headers["Content-Length"] == str(half)
+    proxy.clear()
+    assert call("GET", url).body == BODY
+
+
+def test_faults_strike_what_they_are_meant_for(proxy: FaultProxy) -> None:
+    url = f"{proxy.endpoint}/data/a"
+    proxy.add("status")
+    proxy.add("status", match="list-type", status=500)
+    proxy.add("status", method="HEAD", match="", status=504, skip=1)
+    proxy.add("short", match="/data/", skip=2)
+    assert call("GET", url).status == 200  # Not a read of a part.
+    assert call("HEAD", url).status == 200  # Spared.
+    assert call("HEAD", url).status == 504
+    assert read(proxy).status == 503
+    assert call("GET", f"{proxy.endpoint}/data?list-type=2").status == 500
+    assert call("GET", url).body == BODY
+    assert call("GET", url).body == BODY[: len(BODY) // 2]
+    assert proxy.pending() == 0
+    with pytest.raises(ValueError, match=r"kind must be one of status, cut.*'flood'"):
+        proxy.add("flood")
+
+
+def test_credentials_that_expire_until_they_are_renewed(hub: HubServer) -> None:
+    hub.tokens["hf_second"] = None
+    hub.put("org/name", "a.json", b"[]")
+    with FaultProxy("127.0.0.1", hub.port) as proxy:
+        url = f"{proxy.endpoint}/datasets/org/name/resolve/main/a.json"
+        proxy.add("expire", status=401, match="resolve", skip=1)
+        asked = [hub.token, hub.token, hub.token, "hf_second", hub.token, None]
+        found = [call("GET", url, headers=bearer(token) if token else {}).status for token in asked]
+        assert found == [200, 401, 401, 200, 401, 200]
+
+
+def test_keys_of_s3_that_expire_until_they_are_renewed(s3: S3Server) -> None:
+    s3.make_bucket("expire")
+    s3.put("expire", "a", BODY)
+    s3.add_key("second", "second-secret-0123456789")
+    with FaultProxy("127.0.0.1", s3.port) as proxy:
+        proxy.add("expire", status=400, match="expire")
+
+        def status(key: str, secret: str) -> int:
+            headers = sign("GET", f"127.0.0.1:{proxy.port}", "/expire/a", "", b"", key, secret)
+            return call("GET", f"{proxy.endpoint}/expire/a", headers=headers).status
+
+        first, second = (s3.key, s3.secret), ("second", "second-secret-0123456789")
+        assert [status(*keys) for keys in (first, first, second, first)] == [400, 400, 200, 400]
+        assert status("second", "another-secret") == 403
+
+
+def test_pages_of_listings_that_are_cut_short(s3: S3Server) -> None:
+    s3.make_bucket("pages")
+    for number in range(20):
+        s3.put("pages", f"{number}", b"")
+    with FaultProxy("127.0.0.1", s3.port) as proxy:
+        host = f"127.0.0.1:{proxy.port}"
+
+        def pages() -> Answer:
+            headers = sign("GET", host, "/pages", "list-type=2", b"", s3.key, s3.secret)
+            return call("GET", f"{proxy.endpoint}/pages?list-type=2", headers=headers)
+
+        whole = pages().body
+        assert whole.count(b"<Key>") == 20
+        proxy.add("short", match="list-type")
+        assert pages().body == whole[: len(whole) // 2]
+        proxy.add("cut", match="list-type")
+        with pytest.raises(http.client.IncompleteRead):
+            pages()
+
+
+@pytest.mark.parametrize("kind", ["s3", "azure", "gcs", "hub"])
+def test_a_proxy_stands_before_any_server(kind: str, request: pytest.FixtureRequest) -> None:
+    server: StoreServer = request.getfixturevalue(kind)
+    bucket = "org/proxied" if kind == "hub" else "proxied"
+    server.make_bucket(bucket)
+    server.put(bucket, "a b.json", BODY)
+    port = server.port
+    with FaultProxy("127.0.0.1", port) as proxy:
+        try:
+            # Whatever is signed, the proxy's own address is.
+            server.port = proxy.port
+            assert get(server, bucket, "a b.json") == (200, BODY)
+            proxy.add("status", status=500, match="a%20b.json")
+            assert get(server, bucket, "a b.json")[0] == 500
+        finally:
+            server.port = port
+        assert [note["status"] for note in proxy.requests()] == [200, 500]
+
+
+def test_a_proxy_that_moves(proxy: FaultProxy) -> None:
+    with FileServer() as other:
+        proxy.move("127.0.0.1", other.port)
+        assert read(proxy).status == 404
+
+
+def test_a_proxy_before_nothing_says_so(proxy: FaultProxy) -> None:
+    with FileServer() as gone:
+        proxy.move("127.0.0.1", gone.port)
+    assert read(proxy).status == 502
+
+
+def test_the_proxy_is_spoken_to_by_http(proxy: FaultProxy) -> None:
+    asked = json.dumps({"kind": "status", "status": 500}).encode()
+    assert call("POST", f"{proxy.endpoint}/__faults__", asked).status == 200
+    assert call("POST", f"{proxy.endpoint}/__faults__", b'{"kind": "flood"}').status == 400
+    assert read(proxy).status == 500
+    notes = json.loads(call("GET", f"{proxy.endpoint}/__requests__").body)
+    assert [(note["fault"], note["status"], note["range"]) for note in notes] == [("status", 500, "bytes=0-999")]
+    assert call("POST", f"{proxy.endpoint}/__reset__").status == 200
+    assert json.loads(call("GET", f"{proxy.endpoint}/__requests__").body) == []
+
+
+# Weather
+
+
+def storm(proxy: FaultProxy, seed: int, order: Callable[[list[int]], Any] = list.copy, **settings: Any) -> list[str]:
+    """What strikes forty reads, each repeated until it succeeds."""
+    proxy.clear()
+    settings = {"faults": [Fault("status", status=status) for status in (500, 503)]} | settings
+    proxy.weather = Weather(seed, **settings)
+    for at in order(list(range(40))):
+        for _ in range(5):
+            if read(proxy, at, at + 9).status == 206:
+                break
+        else:
+            raise AssertionError("nothing but faults")
+    notes = sorted(proxy.requests(), key=lambda note: note["range"])
+    return [f"{note['range']} {note['status']}" for note in notes]
+
+
+def test_weather_is_what_its_seed_says(proxy: FaultProxy) -> None:
+    first = storm(proxy, 7)
+    assert storm(proxy, 7) == first
+    assert storm(proxy, 7, lambda reads: reversed(reads)) == first, "in whatever order things are asked for"
+    assert storm(proxy, 8) != first
+    struck = [line for line in first if not line.endswith("206")]
+    assert 0.1 < len(struck) / len(first) < 0.3
+    assert {line.rpartition(" ")[2] for line in struck} == {"500", "503"}
+    assert len(storm(proxy, 7, rate=1.0, most=3)) == 160
+    assert len(storm(proxy, 7, rate=0.0)) == 40
+
+
+def test_weather_strikes_what_is_left_of_a_body_as_the_body(proxy: FaultProxy) -> None:
+    proxy.weather = Weather(1, rate=1.0, faults=[Fault("cut")], most=1)
+    with pytest.raises(http.client.IncompleteRead):
+        read(proxy, 0, 999)
+    assert read(proxy, 500, 999).body == BODY[500:1000]
+
+
+def test_all_that_a_storm_holds_strikes(proxy: FaultProxy) -> None:
+    proxy.weather = Weather(3, rate=1.0, most=1)
+    for at in range(120):
+        thread = threading.Thread(target=_try, args=(proxy, at), daemon=True)
+        thread.start()
+    while len(proxy.requests()) < 120:
+        time.sleep(0.01)
+    assert {note["fault"] for note in proxy.requests()} == {"status", "cut", "short", "reset", "stall", "range"}
+
+
+# The link
+
+
+def test_latency_and_bandwidth(proxy: FaultProxy, files: FileServer) -> None:
+    files.put("data", "large", bytes(4_000_000))
+    proxy.link = Link(latency=0.1)
+    begun = time.monotonic()
+    for _ in range(3):
+        assert read(proxy).status == 206
+    assert 0.3 <= time.monotonic() - begun < 1
+    proxy.link = Link(bandwidth=10e6)
+    for threads in (1, 2):
+        proxy.clear()
+        begun = time.monotonic()
+        running = [threading.Thread(target=call, args=("GET", f"{proxy.endpoint}/data/large")) for _ in range(threads)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        took = time.monotonic() - begun
+        # All share the link, and the link is not slower than it says.
+        assert 0.4 * threads <= took < 0.6 * threads
+        assert proxy.counts().bytes == 4_000_000 * threads
+
+
+def test_counts(proxy: FaultProxy) -> None:
+    proxy.link = Link(latency=0.15)
+    begin = threading.Barrier(4)
+
+    def ask() -> None:
+        begin.wait()
+        read(proxy)
+
+    for _ in range(2):
+        running = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+    proxy.add("status")
+    read(proxy)
+    found = proxy.counts()
+    assert (found.requests, found.depth, found.faults) == (9, 3, 1)
+    assert found.bytes == sum(note["bytes"] for note in proxy.requests()) > 8000
+    assert (found.connections, found.most_connections) == (9, 4)
+    proxy.clear()
+    assert proxy.counts() == (0, 0, 0, 0, 0, 0)
+
+
+def test_requests_on_one_connection_are_one_after_the_other(proxy: FaultProxy) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port)
+    for number in range(200):
+        # With and without a body, large and small.
+        method = ("GET", "HEAD")[number % 2]
+        connection.request(method, ("/data/a", "/none")[number % 3 == 0], headers={"Range": "bytes=0-9"})
+        connection.getresponse().read()
+    connection.close()
+    assert proxy.counts()[:3] == (200, proxy.counts().bytes, 200)
+    assert proxy.counts().connections == 1
+
+
+def test_the_longest_chain_of_requests() -> None:
+    assert depth([]) == 0
+    assert depth([(0, 9), (1, 2), (3, 4), (8, 9.5), (9.5, 10)]) == 4
+    assert depth([(0, 5), (0, 5), (4, 6)]) == 1
+
+
+def test_a_server_that_allows_few_connections(files: FileServer) -> None:
+    with FaultProxy("127.0.0.1", files.port, connections=2) as proxy:
+        proxy.link = Link(latency=0.3)
+        results: list[Any] = []
+
+        def ask() -> None:
+            try:
+                results.append(read(proxy).status)
+            except ConnectionResetError:
+                results.append(None)
+
+        running = [threading.Thread(target=ask) for _ in range(5)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        assert sorted(results, key=str) == [206, 206, None, None, None]
+        assert proxy.counts().most_connections == 2

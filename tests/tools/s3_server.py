@@ -111,10 +111,10 @@ class S3Server(ProgramServer):
         }
 
     def command(self, folder: Path) -> list[str]:
-        for name in ("data", "sidecar"):
+        for name in ("data", "sidecar", "keys"):
             (folder / name).mkdir()
         command = [str(ensure_program()), "--port", f"{HOST}:{self.port}", "--access", self.key]
-        command += ["--secret", self.secret, "--region", REGION, "--quiet"]
+        command += ["--secret", self.secret, "--region", REGION, "--quiet", "--iam-dir", str(folder / "keys")]
         # Attributes (entity tags) go into a folder of their own: not every file system has extended attributes.
         return [*command, "posix", "--sidecar", str(folder / "sidecar"), str(folder / "data")]
 
@@ -131,6 +131,11 @@ class S3Server(ProgramServer):
         headers = sign(method, f"{HOST}:{self.port}", path, query, body, self.key, self.secret)
         answer = call(method, f"{self.endpoint}{path}" + (f"?{query}" if query else ""), body, headers)
         return answer.status, answer.body
+
+    def add_key(self, key: str, secret: str) -> None:
+        """Takes other credentials too, as after a renewal."""
+        account = f"<Account><Access>{key}</Access><Secret>{secret}</Secret><Role>admin</Role></Account>"
+        self._must("PATCH", "/create-user", account.encode())
 
     def make_bucket(self, bucket: str) -> None:
         self._must("PUT", f"/{bucket}")
