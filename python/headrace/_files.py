@@ -8,12 +8,14 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 from . import _core
+from ._unpacking import unpack, unpacked
 from .errors import DataError, MissingError, StoreError
 
 __all__ = ["Blob", "File", "MemoryBlob", "Store", "inside"]
@@ -21,9 +23,6 @@ __all__ = ["Blob", "File", "MemoryBlob", "Store", "inside"]
 _MOST_OPEN = 256
 """Files that are open for reading in place, in this process: a quarter of what processes are usually allowed. Opening
 one again takes some microseconds."""
-
-MOST_DECOMPRESSED = 2**40
-"""Bytes that a compressed file may become if nothing says how many it should: a bound on damage, not on memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,18 +228,36 @@ class Store:
 
         Args:
             file: the file.
-            codec: how it is compressed: ``"zstd"``, ``"gzip"``, ``"snappy"`` or ``"brotli"``.
+            codec: how it is compressed, see `_unpacking.unpack`.
             size: bytes that it must have once decompressed, if that is known.
+
+        Raises:
+            DataError: if it is no longer what was listed, is damaged, has another size once decompressed, or then does
+                not fit into memory.
+            StoreError: if the store does not answer.
         """
         root = self.core.local_root
         if codec is None and root is not None:
             return _LocalBlob(os.path.join(root, file.path), file)  # noqa: PTH118
-        data = memoryview(self.core.read(file.path, file.size, file.version, 0, file.size))
-        if codec is not None:
-            data = memoryview(
-                _core.decompress(codec, data, size=size, most=MOST_DECOMPRESSED, name=self.uri(file.path))
-            )
+        data = self._whole(file) if codec is None else self.unpack(file, codec, size=size)
         return MemoryBlob(data, self.uri(file.path))
+
+    def unpack(self, file: File, codec: str, *, size: int | None) -> memoryview:
+        """The bytes of a compressed file, decompressed; see `open`."""
+        return unpack(codec, self._whole(file), size=size, where=self.uri(file.path))
+
+    @contextmanager
+    def opened(self, file: File, *, codec: str | None) -> Generator[Blob]:
+        """As `open`, for a file that is let go of at the end: until then its memory is counted."""
+        if codec is None:
+            yield self.open(file)
+            return
+        uri = self.uri(file.path)
+        with unpacked(codec, self._whole(file), where=uri) as data:
+            yield MemoryBlob(data, uri)
+
+    def _whole(self, file: File) -> memoryview:
+        return memoryview(self.core.read(file.path, file.size, file.version, 0, file.size))
 
     def traffic(self) -> tuple[int, int, int]:
         """Requests, bytes and retries so far; local files opened in place are not counted."""

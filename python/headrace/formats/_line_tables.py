@@ -17,6 +17,7 @@ import numpy as np
 
 from headrace import _core
 from headrace._files import File, Store
+from headrace._unpacking import PIECES, check_size
 from headrace.errors import DataError
 
 from ._lines import BOM, Block, Span, Spans, look_through, whole
@@ -28,8 +29,8 @@ SPAN = 4 << 20
 """Bytes of a plain file that are looked through at a time, and so of a chunk but for one line: large enough for one
 request, small enough that a window mixes many."""
 
-_PIECE = 32 << 10
-"""Compressed bytes that are taken at a time: zstd can make 32,000 times as many of them."""
+_MADE = 128 << 10
+"""Bytes that are looked through at a time, if no more are asked for, where they are made in pieces."""
 _OWN_TABLE = 16 << 20
 """Bytes of a file that has a table of its own in the cache, so that others may come and go beside it."""
 _THREADS = min(32, 4 + (os.cpu_count() or 1))
@@ -67,7 +68,8 @@ def find_tables(
         all its bytes, once decompressed.
 
     Raises:
-        DataError: if a file is damaged, or is one JSON array instead of lines.
+        DataError: if a file is damaged, is one JSON array instead of lines, or does not fit into memory once
+            decompressed.
         StoreError: if the store does not answer.
     """
     groups = [[number] for number, file in enumerate(files) if file.size >= _OWN_TABLE]
@@ -91,13 +93,20 @@ def pieces(store: Store, file: File, start: int, stop: int, size: int) -> Iterat
             yield store.read(file, at, min(at + size, stop))
         return
     decompressor = _core.Decompressor(codec, name=store.uri(file.path))
+    made = b""
     for at in range(0, file.size, size):
         data = memoryview(store.read(file, at, min(at + size, file.size)))
-        for part in range(0, len(data), _PIECE):
-            made = decompressor.feed(data[part : part + _PIECE])
-            for begin in range(0, len(made), size):
-                yield made[begin : begin + size]
+        for part in range(0, len(data), PIECES[codec]):
+            made += decompressor.feed(data[part : part + PIECES[codec]])
+            if len(made) >= _MADE:
+                yield from _cut(made, size)
+                made = b""
     decompressor.finish()
+    yield from _cut(made, size)
+
+
+def _cut(data: bytes, size: int) -> Iterator[bytes]:
+    return (data[at : at + size] for at in range(0, len(data), size))
 
 
 def in_order(pool: ThreadPoolExecutor, function: Callable[[_In], _Out], values: Iterable[_In]) -> Iterator[_Out]:
@@ -151,16 +160,19 @@ class _Counter:
     def _in_sequence(self, file: File) -> list[Span]:
         """The spans of a file, read from its start to its end."""
         spans, head = Spans(), b""
+        uri, is_packed = self._store.uri(file.path), codec_of(file.path) is not None
         for data in pieces(self._store, file, 0, file.size, SPAN):
             if self._is_over:
                 raise CancelledError
             if len(head) < SPAN:
                 head += data
             spans.add(look_through(data, is_start=spans.size == 0), len(data))
+            if is_packed:
+                check_size(spans.size, uri, "more")
         found = spans.end()
-        _refuse_array(self._store.uri(file.path), head, spans.size, sum(span.items for span in found))
+        _refuse_array(uri, head, spans.size, sum(span.items for span in found))
         self._count(file.size)
-        return found if codec_of(file.path) is None else whole(found, spans.size)
+        return whole(found, spans.size) if is_packed else found
 
     def _in_blocks(self, file: File) -> list[Span]:
         """The spans of a large plain file, read by many."""

@@ -76,8 +76,7 @@ class JsonlSource(Source):
         uri = self._store.uri(file.path)
         codec = codec_of(file.path)
         if codec is not None:
-            blob = self._store.open(file, codec=codec, size=stop)
-            data = blob.read(0, stop)
+            data = self._store.unpack(file, codec, size=stop)
             blob = MemoryBlob(data, uri)
         elif self._store.is_remote or file.size <= IN_MEMORY:
             data = self._store.read(file, start, stop)

@@ -200,8 +200,8 @@ def _scan_file(store: Store, file: File) -> Table:
     uri, codec = store.uri(file.path), _codec(file.path)
     if codec is None and store.is_remote:
         return _scan(lambda start, stop: store.read(file, start, stop), file.size, uri, _REMOTE_WINDOW)
-    blob = store.open(file, codec=codec)
-    return _scan(blob.read, blob.size, uri, _WINDOW)
+    with store.opened(file, codec=codec) as blob:
+        return _scan(blob.read, blob.size, uri, _WINDOW)
 
 
 def _scan(read: Callable[[int, int], bytes], size: int, uri: str, window: int) -> Table:

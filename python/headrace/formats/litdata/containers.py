@@ -11,23 +11,20 @@ from typing import Any, cast
 
 import numpy as np
 
-from headrace import _core
 from headrace._files import Blob, MemoryBlob, Store
+from headrace._unpacking import check_size, unpack
 from headrace.errors import DataError
 
 from .decryption import Decryption
 from .index import ChunkFile, Entry, Index, sizes_of
 
-__all__ = ["Footer", "Items", "decrypt", "open_chunk", "unzstd"]
+__all__ = ["Footer", "Items", "decrypt", "open_chunk"]
 
 _FRAMED = b"LDFZ01\0\0"
 _FRAMED_VERSION = 1
 _FRAMED_HEAD = struct.Struct("<8sHHIII")
 _FRAME = np.dtype([("first", "<u4"), ("items", "<u4"), ("at", "<u8"), ("packed", "<u4"), ("size", "<u4")])
 _ARROW = b"LDARW01\0"
-
-MOST_ITEM = 2**32
-"""Bytes that an item compressed by itself may become: offsets in a chunk have 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +87,11 @@ def decrypt(decryption: Decryption, data: bytes, where: str) -> bytes:
         ) from None
 
 
-def unzstd(data: bytes, *, size: int | None, most: int, where: str) -> memoryview:
-    """Decompresses zstd, to just so many bytes if a size is given, to no more than the most otherwise."""
-    return memoryview(_core.decompress("zstd", data, size=size, most=most, name=where))
-
-
 def _opened(store: Store, entry: Entry, chunk: ChunkFile, where: str) -> Blob:
     if not chunk.compressed:
         return store.open(chunk.file)
-    data = unzstd(store.read(chunk.file), size=None, most=max(sizes_of(entry)), where=where)
+    packed = memoryview(store.read(chunk.file))
+    data = unpack("zstd", packed, size=None, most=max(sizes_of(entry)), where=where)
     if len(data) not in sizes_of(entry):
         raise DataError(f"{where}: expected {entry.bytes} bytes once decompressed, found {len(data)}")
     return MemoryBlob(data, where)
@@ -174,7 +167,8 @@ def _framed(blob: Blob, expected: int, where: str) -> Items:
         stop - start != row[1] for (start, stop), row in zip(pairwise(bounds), table, strict=True)
     ):
         raise DataError(f"{where}: expected batches of all {count} items in order, found them to begin at {bounds}")
-    parts: list[memoryview] = []
+    check_size(offsets[count], where)
+    data = bytearray()
     for number, (first, items, at, packed, size) in enumerate(table):
         wanted = offsets[first + items] - offsets[first]
         if size != wanted or at < end or at + packed > blob.size:
@@ -182,6 +176,7 @@ def _framed(blob: Blob, expected: int, where: str) -> Items:
                 f"{where}, batch {number}: expected {wanted} bytes from a place in {end} to {blob.size}, "
                 f"found {size} from {at} to {at + packed}"
             )
-        parts.append(unzstd(blob.read(at, at + packed), size=size, most=size, where=f"{where}, batch {number}"))
-    data = MemoryBlob(b"".join(parts), where)
-    return Items(data.read, offsets, data.nbytes + 4 * (count + 1))
+        batch = memoryview(blob.read(at, at + packed))
+        data += unpack("zstd", batch, size=size, where=f"{where}, batch {number}")
+    whole = MemoryBlob(memoryview(data), where)
+    return Items(whole.read, offsets, whole.nbytes + 4 * (count + 1))

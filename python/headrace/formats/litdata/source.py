@@ -6,12 +6,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from headrace._files import Store
+from headrace._unpacking import unpack
 from headrace.errors import DataError, HeadraceError
 from headrace.samples.source import Chunk, Source, digest
 
 from .arrays import array_leaf, token_size
 from .arrow import ArrowRows
-from .containers import MOST_ITEM, Footer, Items, decrypt, open_chunk, unzstd
+from .containers import Footer, Items, decrypt, open_chunk
 from .decryption import Decryption
 from .index import ChunkFile, Entry, Index, find_files, read_index
 from .leaves import Options
@@ -272,7 +273,7 @@ class _Blocks(Chunk):
 
 
 def _unpacked(read: Callable[[int, int], bytes], where: str) -> Callable[[int, int], bytes]:
-    return lambda start, stop: bytes(unzstd(read(start, stop), size=None, most=MOST_ITEM, where=where))
+    return lambda start, stop: bytes(unpack("zstd", memoryview(read(start, stop)), size=None, where=where))
 
 
 def _decrypted(read: Callable[[int, int], bytes], key: Decryption, where: str) -> Callable[[int, int], bytes]:

@@ -1,6 +1,5 @@
 """An MDS dataset: its shards where they lie, each a chunk."""
 
-import bz2
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable
@@ -8,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace._files import Blob, File, MemoryBlob, Store
+from headrace._files import Blob, File, Store
 from headrace.errors import DataError, MissingError
 from headrace.samples.source import Chunk, Source, digest
 
@@ -185,12 +184,7 @@ class MdsSource(Source):
 
     def _open(self, part: Part, codec: str | None) -> Blob:
         file, packed = self._find(part)
-        codec = codec if packed else None
-        if codec == "bz2":
-            uri = self._store.uri(file.path)
-            blob: Blob = MemoryBlob(_bunzip(uri, bytes(self._store.read(file)), part.size), uri)
-        else:
-            blob = self._store.open(file, codec=codec, size=part.size if packed else None)
+        blob = self._store.open(file, codec=codec, size=part.size) if packed else self._store.open(file)
         if self._verify and part.name not in self._verified:
             uri = self._store.uri(file.path)
             name, found = _hash_of(uri, part)
@@ -241,24 +235,3 @@ def _algorithm(name: str) -> Callable[[], Any] | None:
     except ImportError:
         return None
     return getattr(xxhash, name) if name in xxhash.algorithms_available else None
-
-
-def _bunzip(uri: str, data: bytes, size: int) -> bytes:
-    found = bytearray()
-    try:
-        while data:
-            stream = bz2.BZ2Decompressor()
-            found += stream.decompress(data, size + 1 - len(found))
-            while not stream.eof and len(found) <= size:
-                if stream.needs_input:
-                    raise EOFError("an end in the middle of a stream")
-                found += stream.decompress(b"", size + 1 - len(found))
-            if len(found) > size:
-                break
-            data = stream.unused_data
-    except (OSError, EOFError) as error:
-        raise DataError(f"{uri}: expected bz2 data, found {error}") from None
-    if len(found) != size:
-        much = "more" if len(found) > size else f"{len(found)} bytes"
-        raise DataError(f"{uri}: expected {size} bytes of bz2 data once decompressed, found {much}")
-    return bytes(found)
