@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -173,6 +174,33 @@ def test_batches_are_those_of_the_written_order(
             for step, ((epoch, _), mine) in enumerate(zip(wanted, rows, strict=True))
         ]
         assert allow_empty or [] not in found
+
+
+@given(
+    sizes=st.lists(st.integers(0, 7), min_size=1, max_size=6).filter(lambda sizes: sum(sizes) >= 6),
+    kind=st.sampled_from(["lanes", "permutation", "sequential"]),
+    seed=st.integers(0, 2**64 - 1),
+    lanes=st.integers(1, 4),
+    window=st.integers(1, 7),
+    data=st.data(),
+)
+def test_a_subset_in_an_order_of_its_own_gives_that_order_or_the_written_one(
+    sizes: list[int], kind: str, seed: int, lanes: int, window: int, data: st.DataObject
+) -> None:
+    total = sum(sizes)
+    numbers = data.draw(st.lists(st.integers(0, total - 1), min_size=1, max_size=20))
+    options: dict[str, Any] = {"lanes": lanes, "window": window} if kind == "lanes" else {}
+    subset = made_up(sizes, random_access=kind == "permutation").subset(numbers)
+    loader = load(subset, 4, seed=seed, epochs=2, shuffle=kind != "sequential", **options)
+    assert loader.stats()["order"] == kind
+    found = [pair for batch in [*loader, *loader] for pair in zip(batch.positions, batch["id"], strict=True)]
+    # The chunk of each item as it lies; what is picked of a chunk is a chunk of the order's.
+    chunks = [chunk for chunk, size in enumerate(sizes) for _ in range(size)]
+    stored = sorted(range(len(numbers)), key=lambda position: numbers[position]) if kind == "lanes" else None
+    counts = [sum(chunks[number] == chunk for number in numbers) for chunk in range(len(sizes))]
+    order = order_of(kind, counts, 2 * len(numbers), seed=seed, lanes=lanes, window=window)
+    positions = order if stored is None else [stored[place] for place in order]
+    assert found == [(position, numbers[position]) for position in positions]
 
 
 @pytest.mark.parametrize("kind", ORDERS)
@@ -491,10 +519,11 @@ def test_a_seed_from_a_state_reaches_functions() -> None:
         (made_up([2]), {}, "not that of the state: chunks of source 0"),
         (hr.concat([made_up(SIZES), made_up(SIZES)]), {}, "2 sources here, 1 in the state"),
         (made_up(SIZES).take(28), {}, "not those of the state: samples is 28 here and 29"),
+        (made_up(SIZES, random_access=True), {}, "not those of the state: order is 'permutation' here and 'lanes'"),
         (
             made_up(SIZES).subset(np.arange(29)[::-1]),
             {},
-            "not those of the state: order is 'permutation' here and 'lanes'",
+            "not those of the state: selection is",
         ),
         (hr.concat([made_up(SIZES).skip(1), made_up(SIZES).take(1)]), {}, "2 sources here"),
         (made_up(SIZES), {"seed": 4}, "seed is 4 here and 3 in the state(.|\n)*leave seed out"),
@@ -748,6 +777,21 @@ def test_windows_are_read_once_an_epoch_where_memory_allows() -> None:
     data = made_up([10] * 30)
     list(load(data, 5, lanes=5, window=3, num_workers=2))
     assert sorted(chunk for chunk, _ in source_of(data).loads) == list(range(30))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_subset_in_an_order_of_its_own_reads_each_chunk_once_an_epoch(workers: int) -> None:
+    data = made_up([40] * 30)
+    numbers = np.random.default_rng(0).permutation(1200)[:800]
+    # Memory for three windows of three chunks, of 400,000 bytes each: a permutation of all would read most anew.
+    loader = load(data.subset(numbers), 5, lanes=5, window=3, memory=3_600_000, num_workers=workers)
+    assert sorted(ids_of(loader)) == sorted(numbers.tolist())
+    loads = Counter(chunk for chunk, _ in source_of(data).loads)
+    assert sorted(loads) == list(range(30))
+    # Workers read the first window of the next epoch ahead.
+    assert sum(loads.values()) <= (33 if workers else 30)
+    ordered = load(data.subset(numbers), 5, shuffle=False)
+    assert ids_of(ordered) == numbers.tolist()
 
 
 def test_a_short_shuffle_reads_many_chunks_at_once() -> None:
@@ -1180,7 +1224,7 @@ def test_a_resume_of_what_was_made_of_several_sources(scattered: bool) -> None:
         return mixed().subset(np.arange(len(mixed()))[::-1]) if scattered else mixed()
 
     loader = load(new(), 4, epochs=3)
-    assert loader.stats()["order"] == ("permutation" if scattered else "lanes")
+    assert loader.stats()["order"] == "lanes"
     unbroken = given_by(loader)
     every = sorted(ids(new()))
     for epoch in range(3):

@@ -1,6 +1,7 @@
 """Selections against a plain list of where each item lies."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def changed(data: st.DataObject, selection: Selection, items: list[Item]) -> tup
     kept = {}
     for piece in range(selection.pieces):
         every = np.arange(selection.count[piece], dtype=np.int64)
-        located = selection.locate_in(np.full(len(every), piece), every)
+        located = replace(selection, index=None).locate(selection.starts[piece] + every)
         kept[piece] = np.flatnonzero((located.chunk + located.row) % modulus == 0)
     return selection.keep(kept), [item for item in items if (item[1] + item[2]) % modulus == 0]
 
@@ -67,6 +68,13 @@ def test_any_chain_is_that_of_the_list(data: st.DataObject, sizes: list[int]) ->
         assert items_of(selection) == items
         assert bool((selection.count > 0).all()), "no piece is empty"
         assert selection.starts.tolist() == [0, *np.cumsum(selection.count).tolist()]
+    stored, positions = selection.in_storage_order()
+    assert not stored.scattered
+    assert (positions is None) == (not selection.scattered)
+    numbers = list(range(len(items))) if positions is None else positions.tolist()
+    assert sorted(numbers) == list(range(len(items)))
+    assert items_of(stored) == [items[number] for number in numbers]
+    assert stored.pieces <= selection.pieces
     numbers = list(reversed(range(len(items))))
     located = selection.locate(np.array(numbers, dtype=np.int64))
     assert list(zip(*(part.tolist() for part in located), strict=True)) == items[::-1]
@@ -118,6 +126,19 @@ def test_the_order_of_storage_stays_in_few_pieces() -> None:
     assert every.pick(np.array([3, 3])).scattered
     assert every.repeat(2).pieces == 6
     assert not every.repeat(2).scattered
+
+
+def test_an_order_of_its_own_is_brought_into_that_of_storage() -> None:
+    every, _ = whole([5, 0, 7, 3])
+    picked = every.pick(np.array([11, 3, 3, 0, 14, 2, 11]))
+    stored, positions = picked.in_storage_order()
+    assert positions is not None
+    assert positions.tolist() == [3, 5, 1, 2, 0, 6, 4]
+    assert items_of(stored) == [(0, 0, 0), (0, 0, 2), (0, 0, 3), (0, 0, 3), (0, 2, 6), (0, 2, 6), (0, 3, 2)]
+    assert stored.chunk.tolist() == [0, 2, 3]
+    # 0, 0, 2 spans three numbers, and is no stretch of three.
+    assert items_of(every.pick(np.array([2, 0, 0])).in_storage_order().selection) == [(0, 0, 0), (0, 0, 0), (0, 0, 2)]
+    assert every.in_storage_order() == (every, None)
 
 
 def test_digests_tell_the_shapes_of_pieces_apart() -> None:

@@ -60,6 +60,5 @@ def _bytes(key: Any) -> bytes:
                 return struct.pack("<q", number)
             text = str(number).encode()
         except Exception:
-            kind: type[Any] = type(key)
-            text = f"{kind.__module__}.{kind.__qualname__}".encode()
+            text = f"{key.__class__.__module__}.{key.__class__.__qualname__}".encode()
     return b"%d:" % len(text) + text

@@ -76,18 +76,15 @@ class Prefetcher:
 
     def _of_rank(self, run: Run, window: Window) -> list[tuple[int, int]]:
         """The chunks of a window that this rank's lanes lie in, by origin and number."""
-        selection = run.pipeline.selection
-        pieces = window.pieces
+        used = slice(None)
         if run.order.lanes % run.world_size == 0:
-            ends = np.cumsum(selection.count[pieces])
+            ends = np.cumsum(window.items)
             total = int(ends[-1]) if len(ends) else 0
             # A sample more at each end: lanes are equal to within one.
             begin = total * run.rank // run.world_size - run.order.lanes
             end = total * (run.rank + 1) // run.world_size + run.order.lanes
-            pieces = pieces[(ends > begin) & (ends - selection.count[pieces] < end)]
-        return list(
-            dict.fromkeys(zip(selection.origin[pieces].tolist(), selection.chunk[pieces].tolist(), strict=True))
-        )
+            used = (ends > begin) & (ends - window.items < end)
+        return list(dict.fromkeys(zip(window.origin[used].tolist(), window.chunk[used].tolist(), strict=True)))
 
 
 class _Team:

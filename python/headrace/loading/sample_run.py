@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from headrace import _core
 from headrace.errors import StateMismatch
-from headrace.samples.order import Order, kind_of, make_order
+from headrace.samples.order import LaneOrder, Order, PermutedOrder, SequentialOrder, kind_of
 from headrace.samples.pipeline import Origin, Pipeline
+from headrace.samples.selection import Selection
 from headrace.state import ORDER, SCHEMA
 
 from . import steps
@@ -264,37 +265,43 @@ def start(
     largest = max((schedule or {0: past[-1][2]}).values())
     seed = _choose("seed", given.seed, state, 0)
     shuffle = _choose("shuffle", given.shuffle, state, True)
-    kind = kind_of(pipeline, shuffle)
-    lanes = window = 1
-    if kind == "lanes":
-        selection = pipeline.selection
-        stored = sum(_stored(pipeline, number) for number in range(len(pipeline.origins)))
-        window = _core.default_item_window(selection.pieces, len(pipeline), stored, given.lanes or largest)
-        window = _choose("window", given.window, state, window)
-        lanes = _core.default_lanes(largest, len(pipeline), selection.pieces, window)
-        lanes = _choose("lanes", given.lanes, state, lanes)
-    else:
-        for name in ("lanes", "window"):
-            if getattr(given, name) not in (None, 1):
-                raise ValueError(f"{name} must be left out for a {kind} order, got {getattr(given, name)}")
     if not len(pipeline):
         raise ValueError("the dataset has no samples")
+    kind = kind_of(pipeline, shuffle)
+    order = _order(pipeline, kind, seed, given, largest, state)
     fixed: dict[str, Any] = {
         "schema": SCHEMA,
         "order": ORDER,
         "kind": "samples",
         "seed": seed,
         "shuffle": shuffle,
-        "lanes": lanes,
-        "window": window,
+        "lanes": order.lanes,
+        "window": max(1, order.window),
         "pipeline": {"order": kind, "samples": len(pipeline), "selection": pipeline.selection.digest()},
         "sources": [_source(origin) for origin in pipeline.origins],
     }
-    order = make_order(pipeline, kind, seed, lanes, window)
     run = Run(pipeline, order, kind, seed, shuffle, world_size, rank, given.drop_last, given.allow_empty, fixed)
     if state is not None:
         check_same_data(run, state)
     return run, _position(run, schedule, past, state)
+
+
+def _order(
+    pipeline: Pipeline, kind: str, seed: int, given: Given, largest: int, state: Mapping[str, Any] | None
+) -> Order:
+    """The order of a kind that `kind_of` names; `largest` is the largest global batch size to come."""
+    if kind == "lanes":
+        stored = pipeline.selection.in_storage_order()
+        selection = stored.selection
+        size = sum(_stored(origin, selection, number) for number, origin in enumerate(pipeline.origins))
+        window = _core.default_item_window(selection.pieces, len(selection), size, given.lanes or largest)
+        window = _choose("window", given.window, state, window)
+        lanes = _core.default_lanes(largest, len(selection), selection.pieces, window)
+        return LaneOrder(stored, seed, _choose("lanes", given.lanes, state, lanes), window)
+    for name in ("lanes", "window"):
+        if getattr(given, name) not in (None, 1):
+            raise ValueError(f"{name} must be left out for a {kind} order, got {getattr(given, name)}")
+    return SequentialOrder(len(pipeline)) if kind == "sequential" else PermutedOrder(len(pipeline), seed)
 
 
 def check_same_data(run: Run, state: Mapping[str, Any]) -> None:
@@ -379,11 +386,10 @@ def _source(origin: Origin) -> dict[str, Any]:
     }
 
 
-def _stored(pipeline: Pipeline, number: int) -> int:
-    """Bytes of an origin's chunks that are used, each as often as it is."""
-    selection = pipeline.selection
+def _stored(origin: Origin, selection: Selection, number: int) -> int:
+    """Bytes of the chunks of an origin that are used, each as often as it is."""
     mine = selection.origin == number
-    source = pipeline.origins[number].source
+    source = origin.source
     chunks = selection.chunk[mine]
     shares = selection.count[mine] / source.sizes[chunks].clip(1)
     return int((source.stored[chunks] * shares).sum())

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from headrace import _core
 
 from .pipeline import Pipeline
+from .selection import InStorage
 
-__all__ = ["LaneOrder", "Order", "PermutedOrder", "SequentialOrder", "Window", "kind_of", "make_order"]
+__all__ = ["LaneOrder", "Order", "PermutedOrder", "SequentialOrder", "Window", "kind_of"]
 
 _Ints = npt.NDArray[np.int64]
 
@@ -24,14 +25,21 @@ _WINDOWS_KEPT = 2
 
 
 class Window(NamedTuple):
-    """A stretch of rows whose samples lie in the same chunks."""
+    """A stretch of rows whose samples lie in the same chunks.
+
+    The arrays have an entry for each piece of the data that they lie in, int64, in the order of the lanes' slices.
+    """
 
     begin: int
     """The first row."""
     end: int
     """The row after the last."""
-    pieces: _Ints
-    """int64: the pieces of the selection that they lie in, in the order of storage of the lanes' slices."""
+    origin: _Ints
+    """Which of the dataset's origins a piece is of."""
+    chunk: _Ints
+    """Which of the origin's chunks it is a part of."""
+    items: _Ints
+    """How many of its items the dataset has."""
 
 
 class Order(ABC):
@@ -86,15 +94,21 @@ class PermutedOrder(Order):
 
 
 class LaneOrder(Order):
-    """Windows of chunks, dealt to lanes: see docs/order.md."""
+    """Windows of chunks, dealt to lanes: see docs/order.md.
 
-    def __init__(self, pipeline: Pipeline, seed: int, lanes: int, window: int) -> None:
-        selection = pipeline.selection
-        self.size = len(selection)
+    Args:
+        stored: the dataset's items as they lie.
+        seed: of the order.
+        lanes: N.
+        window: W, in pieces.
+    """
+
+    def __init__(self, stored: InStorage, seed: int, lanes: int, window: int) -> None:
+        self._stored = stored
+        self.size = len(stored.selection)
         self.lanes = lanes
         self.window = window
-        self._starts = selection.starts
-        weights = np.ascontiguousarray(selection.count, dtype=np.int64)
+        weights = np.ascontiguousarray(stored.selection.count, dtype=np.int64)
         self._core = _core.ItemOrder(weights, seed=seed, shuffle=True, lanes=lanes, window=window)
         self._kept: OrderedDict[int, tuple[int, _Ints]] = OrderedDict()
         """Windows by their first row: the row after the last, and their positions."""
@@ -111,7 +125,9 @@ class LaneOrder(Order):
     def window_of(self, row: int) -> Window:
         """See `Order.window_of`."""
         begin, end, chunks = self._core.window_chunks(row)
-        return Window(begin, end, np.array(chunks, dtype=np.int64))
+        pieces = np.array(chunks, dtype=np.int64)
+        selection = self._stored.selection
+        return Window(begin, end, selection.origin[pieces], selection.chunk[pieces], selection.count[pieces])
 
     def _window(self, row: int) -> tuple[int, int, _Ints]:
         for begin, (end, positions) in self._kept.items():
@@ -119,7 +135,9 @@ class LaneOrder(Order):
                 return begin, end, positions
         begin, end, chunks, items = self._core.window_at(row)
         pieces = np.frombuffer(memoryview(chunks), dtype=np.uint32)
-        positions = self._starts[pieces] + np.frombuffer(memoryview(items), dtype=np.uint32)
+        positions = self._stored.selection.starts[pieces] + np.frombuffer(memoryview(items), dtype=np.uint32)
+        if self._stored.positions is not None:
+            positions = self._stored.positions[positions]
         self._kept[begin] = end, positions
         while len(self._kept) > _WINDOWS_KEPT:
             self._kept.popitem(last=False)
@@ -130,14 +148,4 @@ def kind_of(pipeline: Pipeline, shuffle: bool) -> str:
     """``"sequential"``, ``"permutation"`` or ``"lanes"``: which order suits a dataset."""
     if not shuffle:
         return "sequential"
-    cheap = all(origin.source.random_access for origin in pipeline.origins)
-    return "permutation" if cheap or pipeline.selection.scattered else "lanes"
-
-
-def make_order(pipeline: Pipeline, kind: str, seed: int, lanes: int, window: int) -> Order:
-    """An order of a kind that `kind_of` names; `lanes` and `window` count for lanes only."""
-    if kind == "sequential":
-        return SequentialOrder(len(pipeline))
-    if kind == "permutation":
-        return PermutedOrder(len(pipeline), seed)
-    return LaneOrder(pipeline, seed, lanes, window)
+    return "permutation" if all(origin.source.random_access for origin in pipeline.origins) else "lanes"

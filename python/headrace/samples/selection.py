@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Located", "Selection"]
+__all__ = ["InStorage", "Located", "Selection"]
 
 _Ints = npt.NDArray[np.int64]
 
@@ -39,7 +39,7 @@ class Selection:
         chunk: int64, (pieces,): which chunk of the origin.
         first: int64, (pieces,): the first row; where `rows` has an entry it is 0 and without meaning.
         count: int64, (pieces,): items.
-        rows: the rows of pieces that are no stretch of neighbouring ones, increasing, by the piece's number.
+        rows: the rows of pieces that are no stretch of neighbouring ones, by the piece's number. They never decrease.
         index: int64, (items,): positions among the pieces' items, for an order of its own; None for that of storage.
     """
 
@@ -87,10 +87,7 @@ class Selection:
         if self.index is not None:
             positions = self.index[positions]
         piece = np.searchsorted(self.starts, positions, side="right") - 1
-        return self.locate_in(piece, positions - self.starts[piece])
-
-    def locate_in(self, piece: _Ints, item: _Ints) -> Located:
-        """Where the items with some numbers in some pieces lie."""
+        item = positions - self.starts[piece]
         row = self.first[piece] + item
         if self.rows:
             for number in np.unique(piece):
@@ -179,6 +176,13 @@ class Selection:
         )
         return joined._indexed(np.concatenate(index)) if scattered else joined
 
+    def in_storage_order(self) -> "InStorage":
+        """The same items, piece by piece as they lie there; one that occurs several times does so as often."""
+        if self.index is None:
+            return InStorage(self, None)
+        positions = np.argsort(self.index, kind="stable")
+        return InStorage(self._stored(self.index[positions]), positions)
+
     def digest(self) -> str:
         """What tells this selection from others."""
         state = hashlib.blake2b(digest_size=16)
@@ -194,13 +198,17 @@ class Selection:
         """The items at some positions among the pieces, as pieces if they come in the order of storage."""
         if len(index) and not bool(np.all(index[1:] > index[:-1])):
             return Selection(self.origin, self.chunk, self.first, self.count, self.rows, index)
+        return self._stored(index)
+
+    def _stored(self, index: _Ints) -> "Selection":
+        """The items at some positions among the pieces, which never decrease."""
         piece = np.searchsorted(self.starts, index, side="right") - 1
         numbers, begins = np.unique(piece, return_index=True)
         items = np.split(index - self.starts[piece], begins[1:]) if len(numbers) else []
         return self._pieces(numbers, dict(zip(map(int, numbers), items, strict=True)))
 
     def _pieces(self, numbers: _Ints, items: dict[int, _Ints]) -> "Selection":
-        """Some pieces, and of each the items with some numbers, of which there is at least one."""
+        """Some pieces, and of each the items with some numbers, which never decrease, and are at least one."""
         first = np.zeros(len(numbers), dtype=np.int64)
         count = np.zeros(len(numbers), dtype=np.int64)
         rows: dict[int, _Ints] = {}
@@ -209,8 +217,16 @@ class Selection:
             old = self.rows.get(number)
             new = self.first[number] + chosen if old is None else old[chosen]
             count[place] = len(new)
-            if int(new[-1] - new[0]) == len(new) - 1:
+            if bool(np.all(np.diff(new) == 1)):
                 first[place] = new[0]
             else:
                 rows[place] = new
         return Selection(self.origin[numbers], self.chunk[numbers], first, count, rows)
+
+
+class InStorage(NamedTuple):
+    """Items in the order of storage, and what they are numbered in a selection that may have an order of its own."""
+
+    selection: Selection
+    positions: _Ints | None
+    """int64, (items,): for each its position in the other selection; None if that is the same."""
