@@ -303,6 +303,9 @@ _CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"chunk_0": {"filename": "chunk-0-9.bin"}}, r"chunk-0-9.bin is not there.*\(1 of 1 chunks are missing\)"),
     ({"chunk_0": {"chunk_size": -1}}, "expected a count as chunk_size, found -1"),
     ({"chunk_0": {"chunk_size": True}}, "expected a count as chunk_size, found True"),
+    ({"chunk_0": {"chunk_size": 0}}, "chunk-0-0.bin: expected 0 items as the index says, found 1"),
+    ({"chunk_0": {"chunk_size": 4}}, "chunk-0-0.bin: expected at least 24 bytes for 4 items as .* says, found 17"),
+    ({"chunk_0": {"chunk_size": 2**40}}, "expected at least .* bytes for 1099511627776 items as .* says, found 17"),
     ({"chunk_0": {"chunk_bytes": 1}}, "expected 1 bytes as .* says, found"),
     ({"chunk_0": {"dim": "x"}}, "expected a count as dim"),
 ]
@@ -376,3 +379,34 @@ def test_ends_of_items_that_lie(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match="expected items compressed in batches"):
         ours(tmp_path)
+
+
+@pytest.mark.parametrize("how", _HOW)
+def test_a_chunk_that_has_no_item_by_the_index(how: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, _PAIRS, chunk_size=2, **_HOW[how])
+    edit(folder, chunk_1={"chunk_size": 0})
+    with pytest.raises(DataError, match=r"chunk-0-1\S*: expected 0 items as the index says, found 2"):
+        opened(folder)
+
+
+def test_rows_of_a_chunk_that_has_none_by_the_index(tmp_path: Path) -> None:
+    folder = write(tmp_path, [{"a": number} for number in range(4)], chunk_size=2)
+    edit(folder, chunk_1={"chunk_size": 0})
+    with pytest.raises(DataError, match=r"chunk-0-1\S*: expected 0 items as the index says, found 2"):
+        opened(folder)
+
+
+def test_a_chunk_that_has_no_item(tmp_path: Path) -> None:
+    by_hand(tmp_path, [[item(b"x")], [], b""], [1, 0, 0], data_format=["pickle"], data_spec=spec("a"))
+    assert opened(tmp_path).sizes.tolist() == [1, 0, 0]
+
+
+def test_tokens_that_the_index_leaves_out(tmp_path: Path) -> None:
+    tokens = np.arange(9, dtype="<u2").tobytes()
+    by_hand(tmp_path, [[tokens], [tokens]], data_format=["no_header_numpy:5"], item_loader="TokensLoader")
+    edit(tmp_path, chunk_0={"dim": 9}, chunk_1={"dim": 9})
+    assert opened(tmp_path, block_size=10).sizes.tolist() == [0, 0]
+    for dim in (0, 3):
+        edit(tmp_path, chunk_1={"dim": dim})
+        with pytest.raises(DataError, match=f"chunk-0-1.bin, chunk 1: expected {dim} tokens .* found 18 bytes"):
+            opened(tmp_path, block_size=4)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -175,7 +176,7 @@ INDEXES = [
     ({"samples": -1}, "expected 'samples' to be a count"),
     ({"samples": "5"}, "expected 'samples' to be of type int"),
     ({"samples": 4}, "expected 4 samples by the index, found 5"),
-    ({"samples": 2**40}, "expected 1099511627776 samples, whose offsets need"),
+    ({"samples": 2**40}, "for 1099511627776 samples by the index, found 172"),
     ({"compression": "lz4"}, "expected a compression among br, bz2, gz, snappy, zstd, found 'lz4'"),
     ({"column_names": ["image"]}, "expected as many encodings as columns"),
     ({"column_names": ["image", "image"]}, "each column once"),
@@ -217,3 +218,48 @@ def test_digests_that_are_missing(small: Path) -> None:
         assert len(samples(opened(small))) == 8
         with pytest.raises(DataError, match=message):
             opened(small, verify=True)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_shard_that_has_no_sample_by_the_index(small: Path, packed: bool) -> None:
+    entries = mds.read_entries(small)
+    entries[1]["samples"] = 0
+    name = entries[1]["raw_data"]["basename"]
+    if packed:
+        path = small / name
+        path.write_bytes(data := zstandard.compress(path.read_bytes()))
+        name = "shard.zstd"
+        path.rename(small / name)
+        entries[1] |= {"compression": "zstd", "zip_data": {"basename": name, "bytes": len(data), "hashes": {}}}
+    mds.write_index(small, entries)
+    with pytest.raises(DataError, match=rf"{small / name}: expected 0 samples by the index, found 3"):
+        opened(small)
+
+
+def test_a_shard_that_has_no_sample(small: Path) -> None:
+    folder = mds.write(small, [(COLUMNS, rows(2)), (COLUMNS | {"c": "pkl"}, []), (COLUMNS, rows(1))])
+    source = opened(folder)
+    assert source.sizes.tolist() == [2, 0, 1]
+    assert [sample["label"] for sample in samples(source, ("label",))] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("kind", ["mds", "json"])
+def test_more_samples_than_a_shard_can_hold(small: Path, kind: str) -> None:
+    entries = mds.read_entries(small)
+    size = entries[1]["raw_data"]["bytes"]
+    most = (size - 8) // {"mds": 4 + 4 + 8, "json": 4}[kind]
+    if kind == "json":
+        (small / "lines").write_bytes(b"{}\n")
+        lines = {"basename": "lines", "bytes": 3, "hashes": {}}
+        entries[1] |= {"format": "json", "columns": {}, "raw_meta": entries[1]["raw_data"], "raw_data": lines}
+    for count in (most + 1, 2**40):
+        entries[1]["samples"] = count
+        mds.write_index(small, entries)
+        with pytest.raises(
+            DataError, match=rf"shard\.00001\.mds: expected at least \d+ bytes for {count} samples .* found {size}$"
+        ):
+            opened(small)
+    entries[1]["samples"] = most
+    mds.write_index(small, entries)
+    with pytest.raises(DataError, match=f"expected {most} samples by the index, found 3"):
+        opened(small).load(1)

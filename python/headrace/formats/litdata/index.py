@@ -119,7 +119,7 @@ def find_files(index: Index, store: Store) -> list[ChunkFile]:
     """The file of each chunk: the one that the index names, or its decompressed or compressed twin.
 
     Raises:
-        DataError: if a chunk is not there or not of its size.
+        DataError: if a chunk is not there, not of its size, or too small for its items.
     """
     listed = {file.path: file for file in store.files}
     found: list[ChunkFile] = []
@@ -128,6 +128,7 @@ def find_files(index: Index, store: Store) -> list[ChunkFile]:
         there = [ChunkFile(listed[name], packed) for name, packed in names if name in listed]
         fits = [chunk for chunk in there if chunk.compressed or _has_size(index, entry, chunk.file.size)]
         if fits:
+            _check_count(index, entry, fits[0], store)
             found.append(fits[0])
         elif there:
             raise DataError(
@@ -146,6 +147,16 @@ def find_files(index: Index, store: Store) -> list[ChunkFile]:
 def sizes_of(entry: Entry) -> tuple[int, int]:
     """Bytes that a chunk may have: old releases of litdata left its header out of ``chunk_bytes``."""
     return entry.bytes, entry.bytes + 4 + 4 * (entry.items + 1)
+
+
+def _check_count(index: Index, entry: Entry, chunk: ChunkFile, store: Store) -> None:
+    """Refuses more items than a file can hold: the count is believed long before the chunk is read."""
+    least = 4 + 4 * (entry.items + 1) if entry.items else 0
+    if not chunk.compressed and chunk.file.size < least:
+        raise DataError(
+            f"{store.uri(chunk.file.path)}: expected at least {least} bytes for {entry.items} items as {index.where} "
+            f"says, found {chunk.file.size}"
+        )
 
 
 def _has_size(index: Index, entry: Entry, size: int) -> bool:

@@ -104,7 +104,7 @@ class LitDataSource(Source):
             )
         _check_key(index, decryption)
         options = Options(allow_pickle=allow_pickle, torch=tensors == "torch", serializers=dict(serializers or {}))
-        return cls(
+        source = cls(
             store,
             index,
             find_files(index, store),
@@ -112,6 +112,8 @@ class LitDataSource(Source):
             decryption=decryption if index.encryption is not None else None,
             block_size=block_size,
         )
+        source._check_empty()
+        return source
 
     def load(self, chunk: int, columns: tuple[str, ...] | None = None) -> Chunk:
         """Opens or reads a chunk: in place if it lies on a disk, is not compressed as a whole and not encrypted so."""
@@ -145,6 +147,11 @@ class LitDataSource(Source):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_decoders": {}}
+
+    def _check_empty(self) -> None:
+        """Reads the chunks that no sample comes from by the index: nobody else will, and they may have some."""
+        for chunk in np.flatnonzero((self.sizes == 0) & (self.stored > 0)).tolist():
+            self.load(chunk, None if self.columns is None else ())
 
     def _where(self, chunk: int) -> str:
         return f"{self._store.uri(self.file(chunk))}, chunk {chunk}"

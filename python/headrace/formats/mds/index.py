@@ -58,6 +58,12 @@ class Shard:
     meta: Part | None
     """Where samples begin, for those formats that have this in a file of its own."""
 
+    @property
+    def least_bytes(self) -> int:
+        """Bytes without which the file that begins with the offsets cannot tell of as many samples."""
+        sample = sum(4 if size is None else size for size in self.layout.sizes) if self.meta is None else 0
+        return 4 + 4 * (self.samples + 1) + self.samples * sample
+
 
 def is_mds(index: Mapping[str, Any]) -> bool:
     """Whether an ``index.json`` is that of an MDS dataset.

@@ -75,6 +75,7 @@ class MdsSource(Source):
         if verify:
             for part in itertools.chain.from_iterable(map(_parts, shards)):
                 _hash_of(store.uri(part.name), part)
+        source._check_counts()
         return source
 
     def load(self, chunk: int, columns: tuple[str, ...] | None = None) -> Chunk:
@@ -128,6 +129,22 @@ class MdsSource(Source):
                 "the file has in it\nIf you trust who wrote it, open the dataset with allow_pickle=True; or select "
                 "other columns."
             )
+
+    def _check_counts(self) -> None:
+        """Compares counts of samples with shards' bytes, as far as nobody does who reads them.
+
+        More samples than a shard can hold would be believed until it is opened. One that has none by the index would
+        never be, so it is now.
+        """
+        for number, shard in enumerate(self._shards):
+            part, least = (shard.data if shard.meta is None else shard.meta), shard.least_bytes
+            if shard.samples and part.size < least:
+                raise DataError(
+                    f"{self._store.uri(part.name)}: expected at least {least} bytes for {shard.samples} samples by the "
+                    f"index, found {part.size}"
+                )
+            if not shard.samples and any(part.size for part in _parts(shard)):
+                self.load(number, ())
 
     # Files
 
