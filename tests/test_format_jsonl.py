@@ -1,5 +1,6 @@
 """JSON Lines: what is read is what `json.loads` gives for each line, wherever files are cut and however lines end."""
 
+import contextlib
 import doctest
 import gzip
 import json
@@ -18,9 +19,11 @@ import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import headrace
 from headrace._files import Store
 from headrace.errors import DataError
 from headrace.formats import _line_tables, jsonl
+from headrace.formats._line_keys import find_value, whole_lines
 from headrace.formats._line_tables import codec_of
 from headrace.formats._lines import Spans, find_lines, look_through
 from headrace.formats.jsonl import JsonlSource, merge_types
@@ -218,7 +221,7 @@ def test_the_schema_is_of_the_first_lines_however_they_lie(
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
 def test_counting_takes_bounded_memory(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_line_tables, "_THREADS", 3)
+    monkeypatch.setattr(_line_tables, "THREADS", 3)
     rng = np.random.default_rng(0)
     part = b"".join(b'{"text": "' + rng.bytes(500).hex().encode() + b'"}\n' for _ in range(5000))
     packed = {"": part, ".gz": gzip.compress(part, 1), ".zst": zstandard.compress(part, 1)}[suffix]
@@ -423,3 +426,80 @@ def test_any_bytes_are_samples_or_refused(tmp_path_factory: pytest.TempPathFacto
         return
     if codec_of(name) is None:
         assert list(map(repr, found)) == list(map(repr, expected(data)))
+
+
+# Keys that the first lines lack
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+def test_keys_that_the_first_lines_lack(name: str, tmp_path: Path, small_spans: None) -> None:
+    values: list[dict[str, Any]] = [{"id": at, "note": 'of "rare" kind, "nested": '} for at in range(300)]
+    values[100]["rare"] = [1]
+    values[101]["outer"] = {"nested": 1, "deep": {"rare": 2}}
+    values[-1] |= {"last": 2.5, "ä/\u20ac": "x", "none": None}
+    write(tmp_path, {name: lines(values)[:-1]})
+    data = headrace.open(tmp_path, cache_dir=tmp_path / ".cache")
+    assert list(data.schema) == ["id", "note"]
+    picked = data.select(["last", "id", "rare", "ä/\u20ac", "none"])
+    assert list(picked) == [
+        {key: value.get(key) for key in ("last", "id", "rare", "ä/\u20ac", "none")} for value in values
+    ]
+    assert picked.schema == {"last": "float?", "id": "int", "rare": "list?", "ä/\u20ac": "str?", "none": "null"}
+    assert [sample["id"] for sample in data.where(headrace.col("last") > 2)] == [299]
+    for wrong in ("nested", "deep", "of", "rar", ""):
+        with pytest.raises(ValueError, match=f"samples have no part {wrong!r}, only id, note"):
+            data.select([wrong])
+        with pytest.raises(ValueError, match=f"has no column {wrong!r}"):
+            data.where(headrace.col(wrong) > 2)
+    again = pickle.loads(pickle.dumps(picked))
+    assert again[100] == {"last": None, "id": 100, "rare": [1], "ä/\u20ac": None, "none": None}
+
+
+@pytest.mark.parametrize("key", ["a/b", "é", "\U0001f600", 'q"\\', "\n", "\ud800", "ÿ/\x7f"])
+def test_ways_to_write_a_key(key: str, tmp_path: Path) -> None:
+    plain = json.dumps({"k": 1, key: 2})
+    ways = {
+        plain,
+        plain.replace("/", "\\/"),
+        plain.replace("\\u00e", "\\u00E").replace("ud83d", "uD83D").replace("de00", "DE00"),
+    }
+    with contextlib.suppress(UnicodeEncodeError):
+        ways.add(json.dumps({"k": 1, key: 2}, ensure_ascii=False).encode().decode())
+    for number, way in enumerate(sorted(ways)):
+        folder = tmp_path / str(number)
+        write(folder, {"a.jsonl": b'{"k": 0}\n' * 100 + way.encode()})
+        assert open_lines(folder).has_key(key), way
+        assert not open_lines(folder).has_key(key + "x")
+
+
+def test_a_key_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {f"{at:02}.jsonl": lines([{"id": at}] * 100 + [{f"k{at}": at}]) for at in range(80)})
+    asked: list[str] = []
+    monkeypatch.setattr(jsonl, "find_value", lambda *arguments: asked.append(arguments[2]) or find_value(*arguments))
+    source = open_lines(tmp_path)
+    assert source.has_key("id")
+    assert asked == []
+    for key, there in (("k0", True), ("k79", True), ("none", False)) * 2:
+        assert source.has_key(key) == there
+        assert open_lines(tmp_path).has_key(key) == there
+    assert asked == ["k0", "k79", "none"]
+    (tmp_path / "80.jsonl").write_bytes(lines([{"none": 1}]))
+    assert open_lines(tmp_path).has_key("none")
+
+
+def test_a_search_ends_with_the_line_that_has_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {f"{at:03}.jsonl": lines([{"id": at}] * 100 + [{"late": at}]) for at in range(500)})
+    source = open_lines(tmp_path)
+    before = source.traffic()[0]
+    assert source.has_key("late")
+    assert source.traffic()[0] - before < 200
+
+
+@given(
+    st.lists(st.binary(max_size=12).map(lambda part: part.replace(b"b", b"\n")), max_size=12).map(b"".join),
+    st.integers(1, 9),
+)
+def testwhole_lines(data: bytes, size: int) -> None:
+    found = list(whole_lines(data[at : at + size] for at in range(0, len(data), size)))
+    assert b"".join(found) == data
+    assert all(part.endswith(b"\n") for part in found[:-1])

@@ -23,7 +23,7 @@ from headrace.errors import DataError
 from ._lines import BOM, Block, Span, Spans, look_through, whole
 from ._tables import Table, cached
 
-__all__ = ["Progress", "codec_of", "find_tables", "pieces"]
+__all__ = ["THREADS", "Progress", "codec_of", "find_tables", "in_order", "pieces"]
 
 SPAN = 4 << 20
 """Bytes of a plain file that are looked through at a time, and so of a chunk but for one line: large enough for one
@@ -33,9 +33,9 @@ _MADE = 128 << 10
 """Bytes that are looked through at a time, if no more are asked for, where they are made in pieces."""
 _OWN_TABLE = 16 << 20
 """Bytes of a file that has a table of its own in the cache, so that others may come and go beside it."""
-_THREADS = min(32, 4 + (os.cpu_count() or 1))
+THREADS = min(32, 4 + (os.cpu_count() or 1))
 """Readers at once: more than processors, as a store has to be waited for."""
-_AHEAD = 2 * _THREADS
+_AHEAD = 2 * THREADS
 """Tasks that are begun before their turn: what they give is small."""
 _MEANING = 1
 """Of a table's arrays: raised when they come to mean something else."""
@@ -136,8 +136,8 @@ class _Counter:
 
     def __enter__(self) -> "_Counter":
         # Two pools: those who wait for files and blocks must not take the threads that read them.
-        self.outer = ThreadPoolExecutor(_THREADS, "headrace-files")
-        self._inner = ThreadPoolExecutor(_THREADS, "headrace-lines")
+        self.outer = ThreadPoolExecutor(THREADS, "headrace-files")
+        self._inner = ThreadPoolExecutor(THREADS, "headrace-lines")
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace._files import Blob, File, MemoryBlob, Store
+from headrace._progress import index_progress
 from headrace.errors import DataError
 from headrace.samples.source import Chunk, Source, digest
 
+from ._line_keys import Stretch, find_value
 from ._line_tables import Progress, codec_of, find_tables, pieces
 from ._lines import Lines, Spans, find_lines, look_through
-from ._tables import Table
+from ._tables import Table, cached
 
 __all__ = ["JsonlSource"]
 
@@ -27,16 +29,25 @@ IN_MEMORY = 1 << 20
 LINES_FOR_SCHEMA, BYTES_FOR_SCHEMA = 100, 256 << 10
 """What is looked at to tell the types of values."""
 
+_MEANING = 1
+"""Of the table of a key: raised when it comes to mean something else."""
+
 _decode: Callable[[str], Any] = json.JSONDecoder().decode
 
 
 class JsonlSource(Source):
-    """Files of JSON Lines. A sample is what `json.loads` gives for a line; blank lines are passed over."""
+    """Files of JSON Lines. A sample is what `json.loads` gives for a line; blank lines are passed over.
+
+    Attributes:
+        schema: what the first lines tell, and keys of other lines that were asked for since.
+    """
 
     format = "jsonl"
 
-    def __init__(self, store: Store, files: Sequence[File], tables: Sequence[tuple[Sequence[int], Table]]) -> None:
-        self._store = store
+    def __init__(
+        self, store: Store, files: Sequence[File], tables: Sequence[tuple[Sequence[int], Table]], cache_dir: Path
+    ) -> None:
+        self._store, self._cache = store, cache_dir
         self._files = list(files)
         self.url = store.url
         self.remote = store.is_remote
@@ -52,7 +63,7 @@ class JsonlSource(Source):
         compressed = np.array([codec_of(self._files[owner].path) is not None for owner in owners], np.bool_)
         lengths = np.array([self._files[owner].size for owner in owners], np.int64)
         self.stored = np.where(compressed, lengths, self._spans[:, 2] - self._spans[:, 1])
-        self.schema = self._find_schema()
+        self.schema = self._types = self._find_schema()
 
     @classmethod
     def open(cls, store: Store, files: Sequence[File], *, cache_dir: Path, progress: Progress) -> "JsonlSource":
@@ -68,7 +79,12 @@ class JsonlSource(Source):
             DataError: if a file is damaged, or is one JSON array instead of lines.
             StoreError: if the store does not answer.
         """
-        return cls(store, files, find_tables(store, files, cache_dir=cache_dir, progress=progress))
+        return cls(store, files, find_tables(store, files, cache_dir=cache_dir, progress=progress), cache_dir)
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The keys of the schema. Whether another key is among them is found out when it is asked: see `_Keys`."""
+        return None if "" in self.schema else _Keys(self)
 
     def load(self, chunk: int, columns: tuple[str, ...] | None = None) -> Chunk:
         """The lines of a span, or of a compressed file."""
@@ -107,6 +123,32 @@ class JsonlSource(Source):
         """What the store counted."""
         return self._store.traffic()
 
+    def has_key(self, key: str) -> bool:
+        """Whether some line has a key. One that is not in the schema is looked for, and comes into it if it is found.
+
+        Raises:
+            DataError: if a compressed file is damaged.
+            StoreError: if the store does not answer.
+        """
+        if key not in self._types and (kind := self._kind_of(key)):
+            self._types[key] = kind
+        return key in self._types
+
+    def _kind_of(self, key: str) -> str:
+        """The type of a key's values as the schema has it, told by one line; no text if no line has the key."""
+
+        def look() -> Table:
+            stretches = [Stretch(*self._span(chunk)[:3]) for chunk in range(len(self._spans))]
+            with index_progress() as progress:
+                found = find_value(self._store, stretches, key, progress)
+            return {"kind": np.frombuffer("".join(map(_kind, found)).encode(), np.uint8)}
+
+        files = [(file.path, file.size, file.version) for file in self._files]
+        parts = [_MEANING, self._store.url, key, files]
+        table = cached(self._cache, "key", parts, look) if all(file.version for file in self._files) else look()
+        kind = table["kind"].tobytes().decode()
+        return kind + "?" if kind and kind != "null" else kind
+
     def _span(self, chunk: int) -> tuple[File, int, int, int, int]:
         number, start, stop, line, items = cast("list[int]", self._spans[chunk].tolist())
         return self._files[number], start, stop, line, items
@@ -128,6 +170,23 @@ class JsonlSource(Source):
         lines = Lines(*(part[:LINES_FOR_SCHEMA] for part in find_lines(data, is_start=start == 0)))
         chunk = JsonlChunk(MemoryBlob(data, uri), 0, lines, uri, line, None)
         return merge_types(chunk.take(range(len(chunk))))
+
+
+class _Keys(tuple[str, ...]):
+    """The keys of a schema, among which are all keys that any line has: asked for another one, it is looked for."""
+
+    def __new__(cls, source: JsonlSource) -> "_Keys":
+        keys = super().__new__(cls, source.schema)
+        keys._source = source
+        return keys
+
+    _source: JsonlSource
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._source.has_key(key)
+
+    def __bool__(self) -> bool:
+        return True
 
 
 class JsonlChunk(Chunk):
