@@ -416,6 +416,8 @@ def test_statuses(proxy: FaultProxy, status: int) -> None:
         assert (found.status, found.headers["Retry-After"]) == (status, "3" if status == 429 else None)
         assert b"a scripted fault" in found.body
     assert read(proxy).body == BODY[:1000]
+    proxy.add("status", status=status, code="OfItsOwn")
+    assert b"<Code>OfItsOwn</Code>" in read(proxy).body
 
 
 def test_bodies_that_end_early(proxy: FaultProxy) -> None:

@@ -54,7 +54,7 @@ BLOCK = 1 << 16  # Bytes that take their turn on the link at once: 1.3 ms at 50 
 
 REPLACED = '"replaced"'  # The tag of an object that was replaced.
 
-CODES = {503: "SlowDown", 500: "InternalError", 403: "AccessDenied", 404: "NoSuchKey"}
+CODES = {503: "SlowDown", 500: "InternalError", 403: "AccessDenied", 404: "NoSuchKey", 429: "TooManyRequests"}
 
 
 class FaultProxy:
@@ -373,7 +373,8 @@ class _Handler(Handler):
             self.wfile.write(block)
 
     def _refuse(self, fault: Fault) -> None:
-        code = "ExpiredToken" if fault.kind == "expire" else CODES.get(fault.status, "Fault")
+        usual = "ExpiredToken" if fault.kind == "expire" else CODES.get(fault.status, "Fault")
+        code = fault.code or usual
         text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>a scripted fault</Message></Error>"
         headers = [("Content-Type", "application/xml")]
         if fault.retry_after is not None:

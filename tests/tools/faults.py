@@ -43,6 +43,8 @@ class Fault:
     count: int = 1
     status: int = 0
     """What is answered; 0 is 403 for credentials and 503 for all else."""
+    code: str = ""
+    """What S3 calls the error; the empty text is what it calls that status."""
     retry_after: int | None = None
     """Seconds."""
     seconds: float = 60.0
