@@ -122,5 +122,6 @@ def note_process(path: str, number: int) -> None:
 
 
 def note_end(path: str, number: int) -> None:
-    """Writes down that a process ended as programs do."""
+    """Writes down that a process ended as programs do, with handlers that take their time."""
     atexit.register(Path(path, str(number)).touch)
+    atexit.register(time.sleep, 2)

@@ -119,8 +119,10 @@ class _Link:
         self._socket = ours
         self.connection = multiprocessing.connection.Connection(os.dup(ours.fileno()))
         self.dead = False
-        self.busy = 0
-        """Batches that it was asked for and has not given."""
+        self.asked = 0
+        """Batches that it was asked for; counted by who holds the lock for sending."""
+        self.given = 0
+        """Those that it gave, or died of; counted by who holds the lock for reading."""
         preparation = multiprocessing.spawn.get_preparation_data(f"headrace-worker-{number}")
         # One that is pickled otherwise than by multiprocessing must be plain bytes.
         preparation["authkey"] = bytes(preparation["authkey"])
@@ -133,7 +135,7 @@ class _Link:
 
     def close(self) -> None:
         """Ends the process: at once if it works, else as a program ends. Waits for nothing and takes no lock."""
-        if self.busy:
+        if self.asked != self.given:
             self.process.kill()
             return
         # It may have gone already.
@@ -190,7 +192,7 @@ class _Channel:
         while True:
             with self._send:
                 link = self._linked()
-                link.busy += 1
+                link.asked += 1
                 # If it died whoever reads first says so.
                 with contextlib.suppress(OSError):
                     link.connection.send_bytes(message)
@@ -207,7 +209,7 @@ class _Channel:
                     "this batch is lost; another process takes its place"
                 ) from None
             finally:
-                link.busy -= 1
+                link.given += 1
                 self._read.release()
             return self._value(reply, self._arenas[arena], link)
 

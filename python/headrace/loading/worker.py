@@ -32,7 +32,8 @@ def main(connection_fd: int, arena_fds: list[int], parent: int) -> None:
     connection = multiprocessing.connection.Connection(connection_fd)
     arenas: list[Arena] = [Arena(fd) for fd in arena_fds]
     arena: int
-    threading.Thread(target=_watch, args=(connection_fd, parent), daemon=True).start()
+    # A descriptor of its own, which stays open while handlers of atexit run.
+    threading.Thread(target=_watch, args=(os.dup(connection_fd), parent), daemon=True).start()
     fetch: Callable[[Any], Any] | None = None
     failure: BaseException | None = None
     try:
@@ -100,7 +101,7 @@ def _failed(error: BaseException | None) -> bytes:
 
 
 def _watch(fd: int, parent: int) -> None:
-    """Ends this process with its parent, also in the middle of a batch.
+    """Ends this process with its parent, also in the middle of a batch or of its own end.
 
     A child that the parent forked may keep the connection open, so its id is looked at as well.
     """
