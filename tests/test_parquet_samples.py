@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.formats import _arrow_types
 
 ROWS = 300
 
@@ -129,6 +132,79 @@ def test_files_of_other_columns_are_refused_and_named(tmp_path: Path) -> None:
         list(hr.DataLoader(hr.open(tmp_path), batch_size=4, shuffle=False))
     chosen = hr.open(tmp_path).select(["a"])
     assert [batch["a"].tolist() for batch in hr.DataLoader(chosen, batch_size=4, shuffle=False)] == [[1, 2, 3, 4]]
+
+
+STRUCT = pa.struct([("a", pa.int64()), ("b", pa.string())])
+OTHER_TYPES = [
+    (pa.array(["x"]), pa.array([1]), "string", "int64"),
+    (pa.array([1]), pa.array(["x"]), "int64", "string"),
+    (pa.array([b"x"]), pa.array(["x"]), "binary", "string"),
+    (pa.array([1.5]), pa.array([1], pa.decimal128(5, 2)), "float64", "decimal"),
+    (pa.array([1], pa.date32()), pa.array([1], pa.timestamp("s")), "date", "timestamp"),
+    (
+        pa.array([1], pa.timestamp("s", "UTC")),
+        pa.array([1], pa.timestamp("s")),
+        "timestamp with a time zone",
+        "timestamp",
+    ),
+    (pa.array([[1]]), pa.array([1]), "list<int64>", "int64"),
+    (pa.array([[1]]), pa.array([["x"]]), "list<int64>", "list<string>"),
+    (pa.array([{"a": 1, "b": "x"}], STRUCT), pa.array([["x"]]), "struct<a: int64, b: string>", "list<string>"),
+    (pa.array([{"a": 1, "b": "x"}], STRUCT), pa.array([{"a": 1}]), "struct<a: int64, b: string>", "struct<a: int64>"),
+    (pa.array([[{"a": 1}]]), pa.array([[{"a": "x"}]]), "list<struct<a: int64>>", "list<struct<a: string>>"),
+]
+
+
+@pytest.mark.parametrize("one,two,wanted,found", OTHER_TYPES)
+def test_columns_of_other_types_are_refused_and_named(
+    one: Any, two: Any, wanted: str, found: str, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"id": [0], "x": one}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": [1], "x": two}), tmp_path / "b.parquet")
+    data = hr.open(tmp_path)
+    first, other = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    match = re.escape(f"{other}: expected column 'x' to be {wanted} as in {first}, found {found}\nhint: ")
+    for read in (lambda: data[1], lambda: list(data), lambda: data.select(["x"])[1]):
+        with pytest.raises(hr.DataError, match=match):
+            read()
+    with pytest.raises(hr.DataError, match=match):
+        list(hr.DataLoader(data, batch_size=1, shuffle=False, collate_fn=list))
+    assert data[0]["id"] == 0
+    assert list(data.select(["id"])) == [{"id": 0}, {"id": 1}]
+
+
+SAME_TYPES = [
+    (pa.array([1], pa.int8()), pa.array([2.5])),
+    (pa.array(["x"]), pa.array(["y"], pa.large_string())),
+    (pa.array(["x"]), pa.array(["y"], pa.string_view())),
+    (pa.array(["x"]), pa.array(["y"]).dictionary_encode()),
+    (pa.array([1], pa.timestamp("s")), pa.array([1], pa.timestamp("us"))),
+    (pa.nulls(1), pa.array(["y"])),
+    (pa.array([[]], pa.list_(pa.null())), pa.array([[{"a": 1}]])),
+    (pa.array([[1]], pa.list_(pa.int8(), 1)), pa.array([[1]], pa.large_list(pa.float32()))),
+    (pa.array([{"a": 1, "b": "x"}], STRUCT), pa.array([{"b": "y", "a": None}])),
+    (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int8())), pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))),
+]
+
+
+@pytest.mark.parametrize("one,two", SAME_TYPES)
+def test_columns_whose_values_are_alike_are_read(one: Any, two: Any, tmp_path: Path) -> None:
+    for number, column in enumerate((one, two)):
+        pq.write_table(pa.table({"x": column}), tmp_path / f"{number}.parquet")
+    assert len(list(hr.open(tmp_path))) == 2
+
+
+def test_types_are_those_of_arrow() -> None:
+    assert doctest.testmod(_arrow_types) == (0, 2)
+    types = {
+        "a": pa.run_end_encoded(pa.int32(), pa.string()), "b": pa.list_(pa.struct([("c", pa.uint8())])),
+        "d": pa.map_(pa.string(), pa.float16()), "e": pa.dictionary(pa.int8(), pa.binary(3)), "f": pa.time64("ns"),
+    }  # fmt: skip
+    found = {name: str(kind) for name, kind in _arrow_types.fields_of(pa.schema(types).__arrow_c_schema__()).items()}
+    assert found == {
+        "a": "string", "b": "list<struct<c: uint8>>", "d": "map<entries: struct<key: string, value: float16>>",
+        "e": "binary", "f": "time",
+    }  # fmt: skip
 
 
 def test_where_reads_only_its_columns(folder: Path) -> None:

@@ -10,6 +10,8 @@ from headrace import _core
 from headrace.errors import DataError
 from headrace.samples.source import Chunk, Source, digest
 
+from ._arrow_types import fields_of
+
 __all__ = ["OpenAgain", "ParquetSource"]
 
 _DTYPES = {
@@ -42,6 +44,9 @@ class ParquetSource(Source):
         self.remote = core.is_remote
         self.dtypes = {name: _DTYPES[kind] for name, kind in self.schema.items() if kind in _DTYPES}
         self._names = tuple(self.schema)
+        self._types = fields_of(core.arrow_c_schema())
+        self._compared = {(0, name) for name in self._names}
+        """Files and columns whose types are known to fit those of the first file."""
         self._files: list[str] | None = None
 
     def load(self, chunk: int, columns: tuple[str, ...] | None = None) -> Chunk:
@@ -49,13 +54,33 @@ class ParquetSource(Source):
         # The columns are those of the first file: what another file has beside them is left out, as nothing else could
         # be collated, and one that lacks one of them is refused.
         wanted = self._names if columns is None else columns
-        return RowChunk(self.core.read_rows(chunk, list(wanted)), wanted)
+        rows = self.core.read_rows(chunk, list(wanted))
+        self._compare_types(chunk, rows, wanted)
+        return RowChunk(rows, wanted)
+
+    def _compare_types(self, chunk: int, rows: "_core.Rows", columns: Sequence[str]) -> None:
+        """Refuses columns of other types than in the first file; each is looked at once."""
+        file = self.core.row_group_place(chunk)[0]
+        if all((file, name) in self._compared for name in columns):
+            return
+        found = fields_of(rows.__arrow_c_array__()[0])
+        for name in columns:
+            if not found[name].fits(self._types[name]):
+                first, other = (f"{self.url.rstrip('/')}/{self._paths()[number]}" for number in (0, file))
+                raise DataError(
+                    f"{other}: expected column {name!r} to be {self._types[name]} as in {first}, found {found[name]}\n"
+                    "hint: leave the column out with select, or open the files as datasets of their own"
+                )
+        self._compared.update((file, name) for name in columns)
 
     def file(self, chunk: int) -> str:
         """See `Source.file`."""
+        return self._paths()[self.core.row_group_place(chunk)[0]]
+
+    def _paths(self) -> list[str]:
         if self._files is None:
             self._files = [entry[0] for entry in self.core.file_table()]
-        return self._files[self.core.row_group_place(chunk)[0]]
+        return self._files
 
     def identity(self) -> str:
         """See `Source.identity`."""
