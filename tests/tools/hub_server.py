@@ -10,11 +10,11 @@
 | --- | --- |
 | `GET /api/datasets/{id}`, `.../revision/{rev}` | the commit, with the names of its files |
 | `GET /api/datasets/{id}/tree/{rev}/{path}` | files and folders in pages that `Link` leads through |
-| `GET` or `HEAD /datasets/{id}/resolve/{rev}/{path}` | small text itself; of anything else where it lies |
+| `GET` or `HEAD /datasets/{id}/resolve/{rev}/{path}` | where it lies: small text on this port, else the other |
 
-Large files lie on the second port, which stands for the content network: a signed URL that expires, and a refusal of
-whoever sends it an `Authorization` header. Errors have the Hub's statuses, `X-Error-Code` and `X-Error-Message`.
-Only the standard library.
+Large files lie on the second port, which stands for the content network: a signed URL that expires, a tag that looks
+like the file's hash and is none, and a refusal of whoever sends it an `Authorization` header. Errors have the Hub's
+statuses, `X-Error-Code` and `X-Error-Message`. Only the standard library.
 """
 
 from __future__ import annotations
@@ -213,6 +213,8 @@ class _Hub(Handler):
                     self._list(f"{org}/{name}", revision, "/".join(below), query)
                 case ["datasets", org, name, "resolve", revision, *below]:
                     self._resolve(f"{org}/{name}", revision, "/".join(below))
+                case ["api", "resolve-cache", "datasets", org, name, commit, *below]:
+                    self._send_text(f"{org}/{name}", commit, "/".join(below))
                 case _:
                     raise _Refusal(404, "", "Sorry, we can't find the page you are looking for.")
         except _Refusal as refusal:
@@ -279,6 +281,25 @@ class _Hub(Handler):
         return list(found.values())
 
     def _resolve(self, name: str, revision: str, path: str) -> None:
+        commit, digest, content = self._find(name, revision, path)
+        headers = [("X-Repo-Commit", commit)]
+        if path.endswith(TEXT):
+            here = f"/api/resolve-cache/datasets/{name}/{commit}/{quoted(path)}?etag=%22{_git_name(content)}%22"
+            self.answer(307, [*headers, ("Location", here)], b"Temporary Redirect. Redirecting")
+            return
+        hub = self._hub
+        there = f"{hub.content_endpoint or f'http://{HOST}:{hub.content_port}'}/{quoted(name)}/{digest}"
+        headers += [("X-Linked-Size", str(len(content))), ("X-Linked-Etag", f'"{digest}"')]
+        # As the Hub's own, this answer's tag is the file's too, and its length is not.
+        headers += [("ETag", f'"{digest}"'), ("Location", signed(there, SECRET, hub.link_seconds))]
+        self.answer(302, headers, b"Found. Redirecting")
+
+    def _send_text(self, name: str, revision: str, path: str) -> None:
+        commit, _, content = self._find(name, revision, path)
+        self.answer_entity(Entity.of(content, f'"{_git_name(content)}"'), [("X-Repo-Commit", commit)])
+
+    def _find(self, name: str, revision: str, path: str) -> tuple[str, str, bytes]:
+        """The commit, SHA-256 and content of a file that may be read."""
         hub, token = self._hub, self._token()
         repository = hub.find(name, token)
         hub.check_access(repository, token)
@@ -286,15 +307,7 @@ class _Hub(Handler):
         content = hub.blob(files[path]) if path in files else None
         if content is None:
             raise _Refusal(404, "EntryNotFound", "Entry not found")
-        headers = [("X-Repo-Commit", commit)]
-        if path.endswith(TEXT):
-            self.answer_entity(Entity.of(content, f'"{_git_name(content)}"'), headers)
-            return
-        there = f"{hub.content_endpoint or f'http://{HOST}:{hub.content_port}'}/{quoted(name)}/{files[path]}"
-        headers += [("X-Linked-Size", str(len(content))), ("X-Linked-Etag", f'"{files[path]}"')]
-        # As the Hub's own, this answer's tag is the file's too, and its length is not.
-        headers += [("ETag", f'"{files[path]}"'), ("Location", signed(there, SECRET, hub.link_seconds))]
-        self.answer(302, headers, b"Found. Redirecting")
+        return commit, files[path], content
 
 
 def _git_name(content: bytes) -> str:
@@ -319,4 +332,5 @@ class _Content(Handler):
         if content is None:
             self.answer(404)
         else:
-            self.answer_entity(Entity.of(content, f'"{digest}"'))
+            tag = hashlib.sha256(digest.encode()).hexdigest()
+            self.answer_entity(Entity.of(content, f'"{tag}"'))
