@@ -101,11 +101,6 @@ class Maker:
         """Makes some samples of the first epoch, and forgets them: for measuring."""
         self._fetch(np.array(positions, dtype=np.int64), 0)
 
-    def close(self) -> None:
-        """Ends the threads that help."""
-        if self._helpers is not None:
-            self._helpers.close()
-
     def _columns(self, positions: _Ints) -> dict[str, Any] | None:
         """The batch of default collation made column by column; None if it is to be made sample by sample."""
         columns = self.pipeline.gather(positions, self.cache) if len(positions) else None

@@ -13,7 +13,7 @@ from headrace.errors import StateMismatch
 from headrace.state import ORDER, SCHEMA, check_state
 
 from .arguments import Arguments
-from .base import Driver
+from .base import END, Driver
 from .choose import Choice, choose
 from .fetch import Fetcher
 from .map_arguments import MapArguments, resolve
@@ -21,7 +21,7 @@ from .pool import OrderedResults, Pool
 from .processes import THREADS_EACH, Processes
 from .samplers import Place, Sharing
 from .schedule import check_divides
-from .streams import END, Caller, IterableSource, MapSource, Reader, Source, read_pinned
+from .streams import Caller, IterableSource, MapSource, Reader, Source, read_pinned
 
 __all__ = ["MapDriver"]
 

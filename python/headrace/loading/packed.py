@@ -2,25 +2,21 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, SupportsIndex
+from dataclasses import replace
+from typing import Any
 
 from headrace import _core
-from headrace._ranks import default_workers, resolve_rank
-from headrace._units import as_int, parse_bytes
 from headrace.batch import Batch, Source
 from headrace.dataset import PackedDataset
-from headrace.state import MAX_LANES, State, check_state
+from headrace.state import State, check_state
 
 from . import packed_run as runs
-from .arguments import UNSET, Arguments, optional_int
-from .base import END, EpochDriver
-from .schedule import check_schedule, pass_over
+from .arguments import Arguments
+from .base import END
+from .run_arguments import RunArguments, RunResources
+from .run_driver import RunDriver
 
-__all__ = ["PackedDriver", "Resources"]
-
-_PREFETCH = 2
-"""Batches that are ready ahead of use by default."""
+__all__ = ["PackedDriver"]
 
 _MEANINGLESS = (
     *("sampler", "batch_sampler", "collate_fn", "worker_init_fn", "pin_memory", "generator"),
@@ -28,39 +24,17 @@ _MEANINGLESS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Resources:
-    """What an engine may use."""
-
-    workers: int
-    memory: int
-    prefetch: int
-    timeout: float | None
-
-
-class PackedDriver(EpochDriver):
-    """The position in a run, moved by whoever iterates."""
+class PackedDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
+    """The position in a run over packed tokens, moved by whoever iterates."""
 
     kind = "a packed dataset"
 
     def __init__(
-        self,
-        dataset: PackedDataset,
-        given: runs.Given,
-        resources: Resources,
-        rank: SupportsIndex | None,
-        world_size: SupportsIndex | None,
+        self, dataset: PackedDataset, given: runs.Given, resources: RunResources, arguments: Arguments
     ) -> None:
-        super().__init__()
-        self.dataset = dataset
-        self.given = given
+        super().__init__(dataset, given, arguments)
         self.resources = resources
         self.spill = str(dataset.cache / "spill")
-        self._ranks = (rank, world_size)
-        self._loaded: dict[str, Any] | None = None
-        self._resolved: tuple[runs.Run, runs.Position] | None = None
-        self._moved = False
-        """Whether the run stands elsewhere than `given` and the loaded state say."""
         self._feed: _Feed | None = None
         self._stop: tuple[runs.Run, Any, int, int] | None = None
         """The run, its steps, an epoch, and the step after it."""
@@ -73,65 +47,24 @@ class PackedDriver(EpochDriver):
         """The driver that a loader's arguments describe.
 
         Raises:
+            TypeError: if a value is of the wrong type.
             ValueError: if one cannot be used, or they do not go together.
         """
         arguments.refuse(cls.kind, _MEANINGLESS)
-        batch_size = None if arguments.batch_size is UNSET else arguments.batch_size
-        schedule = arguments.global_batch_size
-        given = runs.Given(
-            seed=optional_int(arguments.seed, "seed", 0, 2**64 - 1),
-            shuffle=arguments.shuffle,
-            lanes=optional_int(arguments.lanes, "lanes", 1, MAX_LANES),
-            window=optional_int(arguments.window, "window", 1, 2**32 - 1),
-            batch_size=optional_int(batch_size, "batch_size", 1, 2**32 - 1),
-            schedule=None if schedule is None else check_schedule(schedule),
-            epochs=optional_int(arguments.epochs, "epochs", 1, 2**32 - 1),
-            pad=arguments.remainder == "pad",
-        )
-        workers, prefetch = arguments.num_workers, arguments.prefetch_factor
-        resources = Resources(
-            workers=default_workers()
-            if workers is None
-            else max(1, as_int(workers, "num_workers", least=0, most=1024)),
-            memory=parse_bytes(arguments.memory, "memory"),
-            prefetch=_PREFETCH if prefetch is None else as_int(prefetch, "prefetch_factor", least=1, most=1024),
-            timeout=arguments.seconds,
-        )
-        resolve_rank(arguments.rank, arguments.world_size)
-        driver = cls(dataset, given, resources, arguments.rank, arguments.world_size)
-        if batch_size is not None or schedule is not None:
-            # Arguments that do not go together are refused now rather than at the first batch.
-            driver.here()
+        given = runs.Given(**vars(RunArguments.of(arguments)), pad=arguments.remainder == "pad")
+        driver = cls(dataset, given, RunResources.of(arguments, fewest=1), arguments)
+        driver.check()
         return driver
 
-    def here(self) -> tuple[runs.Run, runs.Position]:
-        """The run and where it stands; the rank is looked up again, for a process group may have come or gone since."""
-        rank, world_size = resolve_rank(*self._ranks)
-        if self._resolved is None or (not self._moved and (rank, world_size) != self._resolved[0].ranks):
-            # Nothing was done yet: as if the loader had been made now.
-            self._resolved = runs.start(self.dataset, self.given, world_size, rank, self._loaded)
-        elif (rank, world_size) != self._resolved[0].ranks:
-            self.iteration += 1
-            self.close()
-            self._resolved = runs.on_other_ranks(self.dataset, self.given, *self._resolved, world_size, rank)
-        return self._resolved
+    def _start(self, world_size: int, rank: int, state: Mapping[str, Any] | None) -> tuple[runs.Run, runs.Position]:
+        return runs.start(self.dataset, self.given, world_size, rank, state)
+
+    def _on_other_ranks(
+        self, run: runs.Run, position: runs.Position, world_size: int, rank: int
+    ) -> tuple[runs.Run, runs.Position]:
+        return runs.on_other_ranks(self.dataset, self.given, run, position, world_size, rank)
 
     # Where the run stands
-
-    @property
-    def rank(self) -> int:
-        """See `Driver`."""
-        return self.here()[0].rank
-
-    @property
-    def world_size(self) -> int:
-        """See `Driver`."""
-        return self.here()[0].world_size
-
-    @property
-    def step(self) -> int:
-        """See `Driver`."""
-        return self.here()[1].step
 
     @property
     def position(self) -> int:
@@ -158,12 +91,12 @@ class PackedDriver(EpochDriver):
         if self.given.epochs is not None and epoch >= self.given.epochs:
             epoch = self.given.epochs - 1
         first, last = (position.steps.first_step(run.core, number) for number in (epoch, epoch + 1))
-        return position.count(first, last)
+        return position.skipped.left(first, last)
 
     def left(self, epoch: int) -> int:
         """See `EpochDriver.left`."""
         run, position = self.here()
-        return position.count(position.step, position.steps.first_step(run.core, epoch + 1))
+        return position.skipped.left(position.step, position.steps.first_step(run.core, epoch + 1))
 
     # Going elsewhere
 
@@ -171,12 +104,7 @@ class PackedDriver(EpochDriver):
         """See `Driver.load`."""
         checked = check_state(state, "counted") if isinstance(state, Mapping) else State.merge(state)
         runs.check_same_data(self.dataset, checked, strict=strict)
-        rank, world_size = resolve_rank(*self._ranks)
-        resolved = runs.start(self.dataset, self.given, world_size, rank, checked)
-        self._resolved = resolved
-        self._loaded, self._moved = checked, False
-        self.iteration += 1
-        self.close()
+        self._resume(checked)
 
     def seek(self, step: int) -> None:
         """See `Driver.seek`."""
@@ -185,20 +113,14 @@ class PackedDriver(EpochDriver):
         if end is not None and step > end:
             raise ValueError(f"step must be in 0..{end}, the end of the run, got {step}")
         run.core.check_row(position.steps.row_of(step))
-        self.iteration += 1
-        self._change(position.at(step))
-
-    def skip(self, steps: range) -> None:
-        """See `Driver.skip`."""
-        position = self.here()[1]
-        self._change(replace(position, skipped=pass_over(position.skipped, position.step, steps)))
+        self._change(run, position.at(step), elsewhere=True)
 
     def set_global_batch_size(self, rows: int) -> None:
         """See `Driver.set_global_batch_size`."""
         run, position = self.here()
         runs.check_divides(rows, run.world_size)
         run.core.check_enough(rows)
-        self._change(replace(position, steps=position.steps.with_batch(position.step, rows)))
+        self._change(run, replace(position, steps=position.steps.with_batch(position.step, rows)))
 
     # Telling
 
@@ -255,11 +177,6 @@ class PackedDriver(EpochDriver):
 
     # Iterating
 
-    def next(self, epoch: int) -> Any:
-        """See `EpochDriver.next`."""
-        with self.exclusive():
-            return self._next(epoch)
-
     def _next(self, epoch: int) -> Any:
         run, position = self.here()
         # The same for all batches of an epoch, unless the batch size changes or the run becomes another one.
@@ -285,19 +202,6 @@ class PackedDriver(EpochDriver):
             feed, self._feed = self._feed, None
             _add(self._counts, feed.core.counters())
             feed.core.close()
-
-    def _change(self, position: runs.Position) -> None:
-        """Changes what comes next; what was prepared is made anew."""
-        self._stand(self.here()[0], position)
-        self.close()
-
-    def _stand(self, run: runs.Run, position: runs.Position) -> runs.Position:
-        """Notes where the run stands: at a step that is not passed over."""
-        if position.skipped:
-            position = position.at(position.passed_over(position.step))
-        self._resolved = (run, position)
-        self._moved = True
-        return position
 
 
 def _add(counts: dict[str, int], more: Mapping[str, int]) -> None:

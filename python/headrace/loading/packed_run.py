@@ -14,22 +14,14 @@ from headrace.dataset import PackedDataset
 from headrace.errors import StateMismatch
 from headrace.state import ORDER, SCHEMA, steps_of
 
-from .schedule import Schedule, check_divides
+from .run_arguments import NO_BATCH_SIZE, RunArguments, choose
+from .schedule import Skipped, check_divides
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
-    """What the user said, checked as far as it can be alone; None for what was left open."""
+class Given(RunArguments):
+    """What the user said, with what packed tokens alone have."""
 
-    seed: int | None
-    shuffle: bool | None
-    lanes: int | None
-    window: int | None
-    batch_size: int | None
-    """Rows of one rank."""
-    schedule: Schedule | None
-    """Rows of all ranks."""
-    epochs: int | None
     pad: bool
 
 
@@ -39,28 +31,16 @@ class Position:
 
     step: int
     steps: _core.Steps
-    skipped: tuple[tuple[int, int], ...] = ()
+    skipped: Skipped
 
     def at(self, step: int) -> "Position":
         """Another step, all else equal."""
         return Position(step, self.steps, self.skipped)
 
-    def passed_over(self, step: int) -> int:
-        """The first step from `step` on that is not passed over."""
-        for start, stop in self.skipped:
-            if start <= step < stop:
-                step = stop
-        return step
-
     def batches_to_come(self) -> list[int]:
         """The batch size of the next step, and those that follow it; of past ones other ranks need not know."""
         coming = [batch for step, _, batch in self.steps.segments if step > self.step]
         return [self.steps.batch_of(self.step), *coming]
-
-    def count(self, start: int, stop: int) -> int:
-        """Steps in ``range(start, stop)`` that are not passed over."""
-        out = sum(max(0, min(stop, last) - max(start, first)) for first, last in self.skipped)
-        return max(0, stop - start - out)
 
 
 @dataclass(frozen=True)
@@ -81,6 +61,10 @@ class Run:
     def ranks(self) -> tuple[int, int]:
         """The rank, and the number of ranks."""
         return self.rank, self.world_size
+
+    def at(self, position: Position, step: int) -> Position:
+        """Another step of the run."""
+        return position.at(step)
 
     def state(self, position: Position) -> dict[str, Any]:
         """The state at a position, as plain JSON types."""
@@ -106,14 +90,14 @@ def start(
     for batch in position.batches_to_come():
         check_divides(batch, world_size)
     chunks, batch = dataset.core.row_group_count, position.steps.largest_batch
-    seed = _choose("seed", given.seed, state, 0)
-    shuffle = _choose("shuffle", given.shuffle, state, True)
+    seed = choose("seed", given.seed, state, 0)
+    shuffle = choose("shuffle", given.shuffle, state, True)
     if not shuffle and given.lanes not in (None, 1):
         raise ValueError(f"lanes must be left out with shuffle=False, got {given.lanes}")
     window = _core.default_window(chunks, dataset.weight, given.lanes or batch)
-    window = _choose("window", given.window, state, window)
+    window = choose("window", given.window, state, window)
     lanes = _core.default_lanes(batch, dataset.rows, chunks, window) if shuffle else 1
-    lanes = _choose("lanes", given.lanes, state, lanes)
+    lanes = choose("lanes", given.lanes, state, lanes)
     packing = dataset.packing
     core = _core.Run(
         dataset.core,
@@ -246,33 +230,20 @@ def _first_difference(dataset: PackedDataset, here: Mapping[str, Any], there: Ma
     return counts
 
 
-def _choose(name: str, given: Any, state: Mapping[str, Any] | None, default: Any) -> Any:
-    if state is None:
-        return default if given is None else given
-    if given is not None and given != state[name]:
-        raise StateMismatch(
-            f"{name} is {given!r} here and {state[name]!r} in the state\nhint: leave {name} out to go on"
-        )
-    return state[name]
-
-
 def _position(given: Given, world_size: int, state: Mapping[str, Any] | None) -> Position:
     """Where the run stands, with the history from the state and the sizes to come from the arguments."""
-    schedule = given.schedule
-    if given.batch_size is not None:
-        schedule = {0: given.batch_size * world_size}
-    if state is None:
-        if schedule is None:
-            raise ValueError("a batch size is missing: give batch_size= or global_batch_size=, or load a state")
-        steps, step, skipped = _core.Steps([(0, 0, schedule[0])]), 0, ()
-    else:
+    schedule = given.rows(world_size)
+    if state is not None:
         steps, step = steps_of(state["history"]), state["step"]
-        skipped = tuple((start, stop) for start, stop in state["skipped"])
+        skipped = Skipped((start, stop) for start, stop in state["skipped"])
+    elif schedule is not None:
+        steps, step, skipped = _core.Steps([(0, 0, schedule[0])]), 0, Skipped()
+    else:
+        raise ValueError(NO_BATCH_SIZE)
     if schedule is not None:
         current = max(start for start in schedule if start <= step)
         steps = steps.with_batch(step, schedule[current])
         for start, batch in schedule.items():
             if start > step:
                 steps = steps.with_batch(start, batch)
-    position = Position(step, steps, skipped)
-    return position.at(position.passed_over(step))
+    return Position(skipped.first_left(step), steps, skipped)

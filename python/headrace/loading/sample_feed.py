@@ -15,18 +15,15 @@ from .make import Made, Maker, Task
 from .pool import NotReady, OrderedResults, Pool
 from .prefetch import Prefetcher
 from .processes import THREADS_EACH, Processes
+from .run_arguments import RunResources
 
 __all__ = ["Feed", "Resources", "Workers"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resources:
-    """What a driver may use."""
+class Resources(RunResources):
+    """What a driver may use, and how it makes samples."""
 
-    workers: int
-    prefetch: int
-    memory: int
-    timeout: float | None
     collate: Callable[[list[Any]], Any] | None
     init: Callable[[int], object] | None
     on_error: OnError
@@ -172,4 +169,4 @@ class Feed:
             yield task
             position = run.after(position)
             if position.skipped:
-                position = run.at(position, position.passed_over(position.step))
+                position = run.at(position, position.skipped.first_left(position.step))

@@ -16,7 +16,8 @@ from headrace.samples.selection import Selection
 from headrace.state import ORDER, SCHEMA
 
 from . import steps
-from .schedule import Schedule, check_divides
+from .run_arguments import NO_BATCH_SIZE, RunArguments, choose
+from .schedule import Schedule, Skipped, check_divides
 
 __all__ = ["Given", "Position", "Run", "check_same_data", "start"]
 
@@ -25,18 +26,9 @@ Segment = tuple[int, int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
-    """What the user said, checked as far as it can be alone; None for what was left open."""
+class Given(RunArguments):
+    """What the user said, with what samples alone have."""
 
-    seed: int | None
-    shuffle: bool | None
-    lanes: int | None
-    window: int | None
-    batch_size: int | None
-    """Samples of one rank."""
-    schedule: Schedule | None
-    """Samples of all ranks."""
-    epochs: int | None
     drop_last: bool
     allow_empty: bool
 
@@ -49,7 +41,7 @@ class Position:
     row: int
     segments: tuple[Segment, ...]
     """In order; the first begins at or before the step."""
-    skipped: tuple[tuple[int, int], ...] = ()
+    skipped: Skipped
 
     @property
     def batch(self) -> int:
@@ -59,18 +51,6 @@ class Position:
     def segment(self, step: int) -> Segment:
         """What holds at a step."""
         return max(segment for segment in self.segments if segment[0] <= step)
-
-    def passed_over(self, step: int) -> int:
-        """The first step from `step` on that is not passed over."""
-        for start, stop in self.skipped:
-            if start <= step < stop:
-                step = stop
-        return step
-
-    def count(self, start: int, stop: int) -> int:
-        """Steps in ``range(start, stop)`` that are not passed over."""
-        out = sum(max(0, min(stop, last) - max(start, first)) for first, last in self.skipped)
-        return max(0, stop - start - out)
 
 
 @dataclass(frozen=True)
@@ -89,6 +69,11 @@ class Run:
     allow_empty: bool
     fixed: Mapping[str, Any] = field(repr=False)
     """The part of a state that does not change during a run."""
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """The rank, and the number of ranks."""
+        return self.rank, self.world_size
 
     @property
     def size(self) -> int:
@@ -254,17 +239,15 @@ def start(
         ValueError: if something is missing, or does not fit the data or the number of ranks.
         StateMismatch: if an argument contradicts the state, or the data is other than the state's.
     """
-    schedule = given.schedule
-    if given.batch_size is not None:
-        schedule = {0: given.batch_size * world_size}
+    schedule = given.rows(world_size)
     if schedule is None and state is None:
-        raise ValueError("a batch size is missing: give batch_size= or global_batch_size=, or load a state")
+        raise ValueError(NO_BATCH_SIZE)
     past = [] if state is None else _past(state)
     for batch in (schedule or {0: past[-1][2]}).values():
         check_divides(batch, world_size)
     largest = max((schedule or {0: past[-1][2]}).values())
-    seed = _choose("seed", given.seed, state, 0)
-    shuffle = _choose("shuffle", given.shuffle, state, True)
+    seed = choose("seed", given.seed, state, 0)
+    shuffle = choose("shuffle", given.shuffle, state, True)
     if not len(pipeline):
         raise ValueError("the dataset has no samples")
     kind = kind_of(pipeline, shuffle)
@@ -295,9 +278,9 @@ def _order(
         selection = stored.selection
         size = sum(_stored(origin, selection, number) for number, origin in enumerate(pipeline.origins))
         window = _core.default_item_window(selection.pieces, len(selection), size, given.lanes or largest)
-        window = _choose("window", given.window, state, window)
+        window = choose("window", given.window, state, window)
         lanes = _core.default_lanes(largest, len(selection), selection.pieces, window)
-        return LaneOrder(stored, seed, _choose("lanes", given.lanes, state, lanes), window)
+        return LaneOrder(stored, seed, choose("lanes", given.lanes, state, lanes), window)
     for name in ("lanes", "window"):
         if getattr(given, name) not in (None, 1):
             raise ValueError(f"{name} must be left out for a {kind} order, got {getattr(given, name)}")
@@ -335,10 +318,10 @@ def _position(
     """Where the run stands, with the history from the state and the sizes to come from the arguments."""
     if state is None:
         step = row = 0
-        skipped: tuple[tuple[int, int], ...] = ()
+        skipped = Skipped()
     else:
         step, row = state["step"], state["position"]
-        skipped = tuple((begin, stop) for begin, stop in state["skipped"])
+        skipped = Skipped((begin, stop) for begin, stop in state["skipped"])
     if schedule is None:
         batch = past[-1][2]
     else:
@@ -353,7 +336,7 @@ def _position(
             run.check_enough(batch)
             position = run.with_batch(position, begin, batch)
     # At the row of its step: if no step is left in the epoch, that is the next one's first.
-    return run.at(position, position.passed_over(step))
+    return run.at(position, skipped.first_left(step))
 
 
 def _past(state: Mapping[str, Any]) -> list[Segment]:
@@ -393,13 +376,3 @@ def _stored(origin: Origin, selection: Selection, number: int) -> int:
     chunks = selection.chunk[mine]
     shares = selection.count[mine] / source.sizes[chunks].clip(1)
     return int((source.stored[chunks] * shares).sum())
-
-
-def _choose(name: str, given: Any, state: Mapping[str, Any] | None, default: Any) -> Any:
-    if state is None:
-        return default if given is None else given
-    if given is not None and given != state[name]:
-        raise StateMismatch(
-            f"{name} is {given!r} here and {state[name]!r} in the state\nhint: leave {name} out to go on"
-        )
-    return state[name]

@@ -1,30 +1,27 @@
 """What feeds a loader over samples: where the run stands, and the threads that make batches ahead of use."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, SupportsIndex
+from typing import Any
 
-from headrace._ranks import default_workers, resolve_rank
-from headrace._units import as_int, parse_bytes
+from headrace._units import as_int
 from headrace.errors import StoreError
 from headrace.samples.batch import SampleBatch
 from headrace.samples.cache import ChunkCache
 from headrace.samples.dataset import SampleDataset
 from headrace.samples.pipeline import Skip
-from headrace.state import MAX_LANES, State, check_state
+from headrace.state import State, check_state
 
 from . import sample_run as runs
-from .arguments import UNSET, Arguments, optional_int
-from .base import END, EpochDriver
+from .arguments import Arguments
+from .base import END
 from .make import Made, Task
 from .pool import NotReady
+from .run_arguments import RunArguments, RunResources
+from .run_driver import RunDriver
 from .sample_feed import Feed, Resources, Workers
-from .schedule import check_divides, check_schedule, pass_over
+from .schedule import check_divides
 
 __all__ = ["SampleDriver"]
-
-_PREFETCH = 2
-"""Batches ahead for each worker by default, as PyTorch has it."""
 
 _LISTED = 100
 """Samples that were skipped of which `stats` tells the place."""
@@ -32,28 +29,14 @@ _LISTED = 100
 _MEANINGLESS = ("sampler", "batch_sampler", "generator", "remainder")
 
 
-class SampleDriver(EpochDriver):
+class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
     """The position in a run over samples, moved by whoever iterates."""
 
     kind = "samples"
 
-    def __init__(
-        self,
-        dataset: SampleDataset,
-        given: runs.Given,
-        resources: Resources,
-        rank: SupportsIndex | None,
-        world_size: SupportsIndex | None,
-    ) -> None:
-        super().__init__()
-        self.dataset = dataset
-        self.given = given
-        self.resources = resources
-        self._ranks = (rank, world_size)
-        self._loaded: dict[str, Any] | None = None
-        self._resolved: tuple[runs.Run, runs.Position] | None = None
-        self._moved = False
-        """Whether the run stands elsewhere than `given` and the loaded state say."""
+    def __init__(self, dataset: SampleDataset, given: runs.Given, resources: Resources, arguments: Arguments) -> None:
+        super().__init__(dataset, given, arguments)
+        self._resources = resources
         self._workers: Workers | None = None
         self._feed: Feed | None = None
         self._counts = {"batches": 0, "samples": 0, "samples_dropped": 0, "samples_skipped": 0}
@@ -64,28 +47,17 @@ class SampleDriver(EpochDriver):
         """The driver that a loader's arguments describe.
 
         Raises:
+            TypeError: if a value is of the wrong type.
             ValueError: if one cannot be used, or they do not go together.
         """
         arguments.refuse(cls.kind, _MEANINGLESS)
-        batch_size = None if arguments.batch_size is UNSET else arguments.batch_size
-        schedule = arguments.global_batch_size
         given = runs.Given(
-            seed=optional_int(arguments.seed, "seed", 0, 2**64 - 1),
-            shuffle=arguments.shuffle,
-            lanes=optional_int(arguments.lanes, "lanes", 1, MAX_LANES),
-            window=optional_int(arguments.window, "window", 1, 2**32 - 1),
-            batch_size=optional_int(batch_size, "batch_size", 1, 2**32 - 1),
-            schedule=None if schedule is None else check_schedule(schedule),
-            epochs=optional_int(arguments.epochs, "epochs", 1, 2**32 - 1),
+            **vars(RunArguments.of(arguments)),
             drop_last=bool(arguments.drop_last),
             allow_empty=bool(arguments.allow_empty),
         )
-        workers, prefetch = arguments.num_workers, arguments.prefetch_factor
         resources = Resources(
-            workers=default_workers() if workers is None else as_int(workers, "num_workers", least=0, most=1024),
-            prefetch=_PREFETCH if prefetch is None else as_int(prefetch, "prefetch_factor", least=1, most=1024),
-            memory=parse_bytes(arguments.memory, "memory"),
-            timeout=arguments.seconds,
+            **vars(RunResources.of(arguments, fewest=0)),
             collate=arguments.collate_fn,
             init=arguments.worker_init_fn,
             on_error=arguments.on_error,
@@ -93,42 +65,19 @@ class SampleDriver(EpochDriver):
             parallel=as_int(arguments.items_in_parallel, "items_in_parallel", least=1, most=1024),
             worker_type=arguments.worker_type,
         )
-        resolve_rank(arguments.rank, arguments.world_size)
-        driver = cls(dataset, given, resources, arguments.rank, arguments.world_size)
-        if batch_size is not None or schedule is not None:
-            # Arguments that do not go together are refused now rather than at the first batch.
-            driver.here()
+        driver = cls(dataset, given, resources, arguments)
+        driver.check()
         return driver
 
-    def here(self) -> tuple[runs.Run, runs.Position]:
-        """The run and where it stands; the rank is looked up again, for a process group may have come or gone since."""
-        rank, world_size = resolve_rank(*self._ranks)
-        run = None if self._resolved is None else self._resolved[0]
-        if run is None or self._resolved is None:
-            self._resolved = runs.start(self.dataset.pipeline, self.given, world_size, rank, self._loaded)
-        elif (rank, world_size) != (run.rank, run.world_size):
-            state = run.state(self._resolved[1]) if self._moved else self._loaded
-            self.iteration += self._moved
-            self.close()
-            self._resolved = runs.start(self.dataset.pipeline, self.given, world_size, rank, state)
-        return self._resolved
+    def _start(self, world_size: int, rank: int, state: Mapping[str, Any] | None) -> tuple[runs.Run, runs.Position]:
+        return runs.start(self.dataset.pipeline, self.given, world_size, rank, state)
+
+    def _on_other_ranks(
+        self, run: runs.Run, position: runs.Position, world_size: int, rank: int
+    ) -> tuple[runs.Run, runs.Position]:
+        return self._start(world_size, rank, run.state(position))
 
     # Where the run stands
-
-    @property
-    def rank(self) -> int:
-        """See `Driver`."""
-        return self.here()[0].rank
-
-    @property
-    def world_size(self) -> int:
-        """See `Driver`."""
-        return self.here()[0].world_size
-
-    @property
-    def step(self) -> int:
-        """See `Driver`."""
-        return self.here()[1].step
 
     @property
     def position(self) -> int:
@@ -152,12 +101,13 @@ class SampleDriver(EpochDriver):
         epoch = self.epoch
         if self.given.epochs is not None and epoch >= self.given.epochs:
             epoch = self.given.epochs - 1
-        return position.count(*(run.first_step(run.before(position, epoch), number) for number in (epoch, epoch + 1)))
+        first, last = (run.first_step(run.before(position, epoch), number) for number in (epoch, epoch + 1))
+        return position.skipped.left(first, last)
 
     def left(self, epoch: int) -> int:
         """See `EpochDriver.left`."""
         run, position = self.here()
-        return position.count(position.step, run.first_step(position, epoch + 1))
+        return position.skipped.left(position.step, run.first_step(position, epoch + 1))
 
     # Going elsewhere
 
@@ -165,14 +115,9 @@ class SampleDriver(EpochDriver):
         """See `Driver.load`."""
         del strict  # what may differ without strictness, where data lies, is not in these states
         checked = check_state(state if isinstance(state, Mapping) else State.merge(state), "samples")
-        rank, world_size = resolve_rank(*self._ranks)
-        resolved = runs.start(self.dataset.pipeline, self.given, world_size, rank, checked)
         with self.exclusive():
-            self._resolved = resolved
-            self._loaded, self._moved = checked, False
-            self.iteration += 1
-            self.close()
-            if self._workers is not None and self._workers.seed != resolved[0].seed:
+            self._resume(checked)
+            if self._workers is not None and self._workers.seed != self.here()[0].seed:
                 self._workers = None
 
     def seek(self, step: int) -> None:
@@ -183,14 +128,7 @@ class SampleDriver(EpochDriver):
             if step > end:
                 raise ValueError(f"step must be in 0..{end}, the end of the run, got {step}")
         run.check_known(position, step)
-        with self.exclusive():
-            self.iteration += 1
-            self._change(run, run.at(position, step))
-
-    def skip(self, steps: range) -> None:
-        """See `Driver.skip`."""
-        run, position = self.here()
-        self._change(run, replace(position, skipped=pass_over(position.skipped, position.step, steps)))
+        self._change(run, run.at(position, step), elsewhere=True)
 
     def set_global_batch_size(self, rows: int) -> None:
         """See `Driver.set_global_batch_size`."""
@@ -220,7 +158,7 @@ class SampleDriver(EpochDriver):
     def stats(self) -> dict[str, Any]:
         """See `Driver.stats`."""
         run, position = self.here()
-        choice = self.resources.choice if self._workers is None else self._workers.choice
+        choice = self._resources.choice if self._workers is None else self._workers.choice
         requests = read = retries = 0
         for source in {id(origin.source): origin.source for origin in run.pipeline.origins}.values():
             counts = source.traffic()
@@ -248,11 +186,6 @@ class SampleDriver(EpochDriver):
 
     # Iterating
 
-    def next(self, epoch: int) -> Any:
-        """See `EpochDriver.next`."""
-        with self.exclusive():
-            return self._next(epoch)
-
     def _next(self, epoch: int) -> Any:
         while True:
             run, position = self.here()
@@ -267,11 +200,11 @@ class SampleDriver(EpochDriver):
             fresh = self._feed is None
             if self._feed is None:
                 if self._workers is None:
-                    self._workers = Workers(run, position, self.resources)
+                    self._workers = Workers(run, position, self._resources)
                 self._feed = Feed(run, position, self._workers)
             given = None
             try:
-                given = self._feed.next(self.resources.timeout)
+                given = self._feed.next(self._resources.timeout)
             except NotReady:
                 raise
             except StopIteration:
@@ -328,16 +261,7 @@ class SampleDriver(EpochDriver):
             feed, self._feed = self._feed, None
             feed.close()
 
-    def _change(self, run: runs.Run, position: runs.Position) -> None:
+    def _change(self, run: runs.Run, position: runs.Position, *, elsewhere: bool = False) -> None:
+        """See `RunDriver`; refused while another thread waits for a batch."""
         with self.exclusive():
-            self._stand(run, position)
-            self.close()
-
-    def _stand(self, run: runs.Run, position: runs.Position) -> runs.Position:
-        """Notes where the run stands: at a step that is not passed over."""
-        if position.skipped:
-            step = position.passed_over(position.step)
-            position = position if step == position.step else run.at(position, step)
-        self._resolved = (run, position)
-        self._moved = True
-        return position
+            super()._change(run, position, elsewhere=elsewhere)

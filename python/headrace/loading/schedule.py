@@ -1,11 +1,11 @@
 """What is decided about the steps of a run: their batch sizes, and which are passed over."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import SupportsIndex
 
 from headrace._units import as_int
 
-__all__ = ["Schedule", "check_divides", "check_schedule", "pass_over"]
+__all__ = ["Schedule", "Skipped", "check_divides", "check_schedule"]
 
 Schedule = Mapping[int, int]
 """Step to the global batch size from that step on."""
@@ -37,18 +37,35 @@ def check_schedule(value: SupportsIndex | Mapping[int, int]) -> dict[int, int]:
     return dict(sorted(schedule.items()))
 
 
-def pass_over(skipped: Iterable[tuple[int, int]], step: int, steps: range) -> tuple[tuple[int, int], ...]:
-    """The ranges of steps that are passed over, with one more, which must not begin before `step`.
+class Skipped(tuple[tuple[int, int], ...]):
+    """Ranges of steps that are passed over, as (start, stop), in order and apart from each other."""
 
-    Raises:
-        ValueError: if it is not one of neighbouring steps, or begins before the next step.
-    """
-    if steps.step != 1 or not steps or steps.start < step or steps.stop >= 2**63:
-        raise ValueError(f"skip takes neighbouring steps from {step} on, got {steps!r}")
-    merged: list[tuple[int, int]] = []
-    for start, stop in sorted([*skipped, (steps.start, steps.stop)]):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
-        else:
-            merged.append((start, stop))
-    return tuple(merged)
+    __slots__ = ()
+
+    def plus(self, steps: range, step: int) -> "Skipped":
+        """These, and neighbouring steps of which none is before `step`.
+
+        Raises:
+            ValueError: if they are no such steps.
+        """
+        if steps.step != 1 or not steps or steps.start < step or steps.stop >= 2**63:
+            raise ValueError(f"skip takes neighbouring steps from {step} on, got {steps!r}")
+        merged: list[tuple[int, int]] = []
+        for start, stop in sorted([*self, (steps.start, steps.stop)]):
+            if merged and start <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+            else:
+                merged.append((start, stop))
+        return Skipped(merged)
+
+    def first_left(self, step: int) -> int:
+        """The first step from `step` on that is not passed over."""
+        for start, stop in self:
+            if start <= step < stop:
+                step = stop
+        return step
+
+    def left(self, start: int, stop: int) -> int:
+        """How many steps in ``range(start, stop)`` are not passed over."""
+        out = sum(max(0, min(stop, last) - max(start, first)) for first, last in self)
+        return max(0, stop - start - out)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
+from .base import END
 from .fetch import pin
 from .pool import add_note
 from .samplers import (
@@ -19,10 +20,7 @@ from .samplers import (
     wants_integers,
 )
 
-__all__ = ["END", "Caller", "IterableSource", "MapSource", "Reader", "Source", "length_of", "read_pinned"]
-
-END: Any = object()
-"""Stands for the batch after the last one."""
+__all__ = ["Caller", "IterableSource", "MapSource", "Reader", "Source", "length_of", "read_pinned"]
 
 
 class Source(ABC):

@@ -1,0 +1,162 @@
+"""What the drivers over datasets of headrace have in common: a run, where it stands, and how it is moved."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from headrace._ranks import resolve_rank
+
+from .arguments import Arguments
+from .base import EpochDriver
+from .run_arguments import RunArguments
+from .schedule import Skipped
+
+__all__ = ["AnyPosition", "AnyRun", "RunDriver"]
+
+
+class AnyPosition(Protocol):
+    """A place in a run, as a frozen dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def step(self) -> int:
+        """The next step."""
+        ...
+
+    @property
+    def skipped(self) -> Skipped:
+        """The steps that are passed over."""
+        ...
+
+
+_Given = TypeVar("_Given", bound=RunArguments)
+_Position = TypeVar("_Position", bound=AnyPosition)
+_At = TypeVar("_At", bound=AnyPosition)
+
+
+class AnyRun(Protocol[_At]):
+    """A dataset in its order, shared out among ranks."""
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """The rank, and the number of ranks."""
+        ...
+
+    def at(self, position: _At, step: int) -> _At:
+        """Another step of the run, all else equal."""
+        ...
+
+
+_Run = TypeVar("_Run", bound=AnyRun[Any])
+
+
+class RunDriver(EpochDriver, Generic[_Given, _Run, _Position]):
+    """The position in a run, moved by whoever iterates.
+
+    Args:
+        dataset: what the run is over.
+        given: what its user said of the run.
+        arguments: what the loader was called with: the ranks are looked up by them.
+    """
+
+    def __init__(self, dataset: Any, given: _Given, arguments: Arguments) -> None:
+        super().__init__()
+        self.dataset = dataset
+        self.given = given
+        self._ranks = (arguments.rank, arguments.world_size)
+        self._loaded: dict[str, Any] | None = None
+        self._resolved: tuple[_Run, _Position] | None = None
+        self._moved = False
+        """Whether the run stands elsewhere than `given` and the loaded state say."""
+
+    def check(self) -> None:
+        """Refuses arguments that do not go together now rather than at the first batch, as far as they say enough.
+
+        Raises:
+            ValueError: naming what does not fit.
+        """
+        _, world_size = resolve_rank(*self._ranks)
+        if self.given.rows(world_size) is not None:
+            self.here()
+
+    @abstractmethod
+    def _start(self, world_size: int, rank: int, state: Mapping[str, Any] | None) -> tuple[_Run, _Position]:
+        """The run that arguments and a state describe, and where it stands."""
+
+    @abstractmethod
+    def _on_other_ranks(self, run: _Run, position: _Position, world_size: int, rank: int) -> tuple[_Run, _Position]:
+        """The same run at the same place, when the ranks have changed under it."""
+
+    @abstractmethod
+    def _next(self, epoch: int) -> Any:
+        """See `EpochDriver.next`; by one thread at a time."""
+
+    # Where the run stands
+
+    def here(self) -> tuple[_Run, _Position]:
+        """The run and where it stands; the rank is looked up again, for a process group may have come or gone since."""
+        rank, world_size = resolve_rank(*self._ranks)
+        if self._resolved is None:
+            self._resolved = self._start(world_size, rank, self._loaded)
+        elif self._resolved[0].ranks != (rank, world_size):
+            self.close()
+            if self._moved:
+                self.iteration += 1
+                self._resolved = self._on_other_ranks(*self._resolved, world_size, rank)
+            else:
+                # Nothing was done yet: as if the loader had been made now.
+                self._resolved = self._start(world_size, rank, self._loaded)
+        return self._resolved
+
+    @property
+    def rank(self) -> int:
+        """See `Driver`."""
+        return self.here()[0].ranks[0]
+
+    @property
+    def world_size(self) -> int:
+        """See `Driver`."""
+        return self.here()[0].ranks[1]
+
+    @property
+    def step(self) -> int:
+        """See `Driver`."""
+        return self.here()[1].step
+
+    def next(self, epoch: int) -> Any:
+        """See `EpochDriver.next`."""
+        with self.exclusive():
+            return self._next(epoch)
+
+    # Going elsewhere
+
+    def skip(self, steps: range) -> None:
+        """See `Driver.skip`."""
+        run, position = self.here()
+        self._change(run, replace(position, skipped=position.skipped.plus(steps, position.step)))
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        """Goes on from a state, whose form is right; on an error everything is as it was."""
+        rank, world_size = resolve_rank(*self._ranks)
+        resolved = self._start(world_size, rank, state)
+        self._resolved = resolved
+        self._loaded, self._moved = state, False
+        self.iteration += 1
+        self.close()
+
+    def _change(self, run: _Run, position: _Position, *, elsewhere: bool = False) -> None:
+        """Changes what comes next; what was prepared is made anew. Iterators raise if it is `elsewhere`."""
+        self.iteration += elsewhere
+        self._stand(run, position)
+        self.close()
+
+    def _stand(self, run: _Run, position: _Position) -> _Position:
+        """Notes where the run stands: at a step that is not passed over."""
+        if position.skipped:
+            step = position.skipped.first_left(position.step)
+            position = position if step == position.step else run.at(position, step)
+        self._resolved = (run, position)
+        self._moved = True
+        return position
