@@ -8,5 +8,5 @@ Each module knows only those before it in its line:
 - `collate`, `fetch`: samples to a batch; `wire`, `worker`, `processes`: the same in other processes; `choose`: which.
 - `keys`, `samplers`, `streams`, `map_arguments`, `mapstyle`: keys to tasks, and the driver for other objects.
 - `run_arguments`, `run_driver`: what the drivers for datasets of headrace have in common.
-- `sample_run`, `prefetch`, `make`, `sample_feed`, `samples`: the driver for samples; `packed_run`, `packed`: for tokens.
+- `sample_run`, `prefetch`, `make`, `sample_feed`, `samples`: that for samples; `packed_run`, `packed`: that for tokens.
 """
