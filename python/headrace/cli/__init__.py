@@ -1,4 +1,4 @@
-"""The command line: `headrace inspect | verify | plan | show | index | demo`.
+"""The command line: `headrace inspect | head | verify | plan | show | index | demo`.
 
 Here is what each command takes. What it does is in a module of its own, imported when it is called, so that
 ``headrace --help`` loads none of them.
@@ -32,6 +32,10 @@ Column = Annotated[
 StorageOptions = Annotated[
     list[str] | None,
     typer.Option("--storage-option", metavar="KEY=VALUE", help="A setting of the store; may be repeated."),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(metavar="FORMAT", help="The format, as headrace.open takes it; by default it is found out."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SeqLen = Annotated[int, typer.Option(min=1, max=_INT32 - 1, help="Tokens in a row.")]
@@ -68,14 +72,53 @@ def _inspect(  # pyright: ignore[reportUnusedFunction]
     urls: Urls,
     column: Column = None,
     lengths: Annotated[bool, typer.Option(help="Read the token column to count documents by length.")] = True,
+    format: Format = None,
     storage_option: StorageOptions = None,
     json: Json = False,
 ) -> None:
-    """Files, row groups, documents, tokens, codec, and how long documents are."""
+    """What there is: format, chunks, samples, their schema; of tokens also how many, and how long documents are."""
     from headrace.cli import inspect as command
     from headrace.cli._common import clean
 
-    clean("inspect", command.run, urls, column=column, lengths=lengths, storage_option=storage_option, as_json=json)
+    clean(
+        "inspect",
+        command.run,
+        urls,
+        column=column,
+        lengths=lengths,
+        format=format,
+        storage_option=storage_option,
+        as_json=json,
+    )
+
+
+@app.command("head")
+def _head(  # pyright: ignore[reportUnusedFunction]
+    urls: Urls,
+    count: Annotated[int, typer.Option("--count", "-n", min=0, max=_MOST, help="Samples.")] = 3,
+    start: Annotated[int, typer.Option(min=0, max=2**62, help="The first sample, from 0.")] = 0,
+    select: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this part of each sample; may be repeated.")
+    ] = None,
+    format: Format = None,
+    storage_option: StorageOptions = None,
+    json: Json = False,
+) -> None:
+    """Some samples of any format in storage order, with what is long cut short."""
+    from headrace.cli import head as command
+    from headrace.cli._common import clean
+
+    clean(
+        "head",
+        command.run,
+        urls,
+        count=count,
+        start=start,
+        select=select,
+        format=format,
+        storage_option=storage_option,
+        as_json=json,
+    )
 
 
 @app.command("verify")
@@ -85,6 +128,7 @@ def _verify(  # pyright: ignore[reportUnusedFunction]
         str | None,
         typer.Option(help="The token column, which each file must have; by default each list of integers is one."),
     ] = None,
+    format: Format = None,
     storage_option: StorageOptions = None,
     json: Json = False,
 ) -> None:
@@ -92,7 +136,7 @@ def _verify(  # pyright: ignore[reportUnusedFunction]
     from headrace.cli import verify as command
     from headrace.cli._common import clean
 
-    clean("verify", command.run, urls, column=column, storage_option=storage_option, as_json=json)
+    clean("verify", command.run, urls, column=column, format=format, storage_option=storage_option, as_json=json)
 
 
 @app.command("plan")
@@ -113,7 +157,7 @@ def _plan(  # pyright: ignore[reportUnusedFunction]
     storage_option: StorageOptions = None,
     json: Json = False,
 ) -> None:
-    """What a run would do: steps, tokens, bytes that each rank reads, memory."""
+    """What a run over tokens would do: steps, tokens, bytes that each rank reads, memory."""
     from headrace.cli import plan as command
     from headrace.cli._common import Packing, clean
 
@@ -179,7 +223,7 @@ def _index(  # pyright: ignore[reportUnusedFunction]
     storage_option: StorageOptions = None,
     json: Json = False,
 ) -> None:
-    """Read all footers anew and save the index, in the cache folder or also next to the data."""
+    """Read all footers of Parquet files anew and save the index, in the cache folder or also next to the data."""
     from headrace.cli import index as command
     from headrace.cli._common import clean
 

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -22,9 +22,12 @@ __all__ = [
     "console",
     "core_of",
     "facts",
+    "format_of",
     "open_dataset",
+    "open_samples",
     "plural",
     "print_json",
+    "printable",
     "storage_options",
     "warn",
 ]
@@ -60,7 +63,7 @@ def clean(name: str, command: Callable[..., int], *arguments: Any, **options: An
     """
     try:
         code = command(*arguments, **options)
-    except (headrace.HeadraceError, ValueError) as error:
+    except (headrace.HeadraceError, ValueError, ImportError) as error:
         print(f"headrace {name}: {error}", file=sys.stderr)
         code = 2
     if code:
@@ -82,12 +85,31 @@ def storage_options(pairs: Iterable[str] | None) -> dict[str, str]:
     return options
 
 
+def open_samples(
+    urls: list[str], pairs: Iterable[str] | None, format: str | None, **how: Any
+) -> headrace.SampleDataset:
+    """Opens what was named, of any format."""
+    return headrace.open(urls, format=cast("Any", format), storage_options=storage_options(pairs), **how)
+
+
 def open_dataset(urls: list[str], pairs: Iterable[str] | None, *, index: str = "auto") -> headrace.TableDataset:
-    """Opens what was named."""
-    dataset = headrace.open(urls, storage_options=storage_options(pairs), index=index)
+    """Opens the Parquet files that were named.
+
+    Raises:
+        ValueError: if it is another format.
+    """
+    dataset = open_samples(urls, pairs, None, index=index)
     if not isinstance(dataset, headrace.TableDataset):
-        raise ValueError(f"{dataset.url}: expected Parquet files, found {dataset.info()['format']}")
+        raise ValueError(
+            f"{dataset.url}: expected Parquet files, found {format_of(dataset)}\n"
+            "hint: this command is about token columns of Parquet files; inspect, head and verify take every format"
+        )
     return dataset
+
+
+def format_of(dataset: headrace.SampleDataset) -> str:
+    """The name of a dataset's format; of several datasets the first one's."""
+    return dataset.pipeline.origins[0].source.format
 
 
 def core_of(dataset: headrace.TableDataset) -> _core.Index:
@@ -110,6 +132,11 @@ def chosen_column(core: _core.Index, given: str | None) -> str:
         raise ValueError(f"{core.url}: several token columns: {', '.join(columns)}\nhint: --column says which")
     # Without a token column at all, the error names what the first file has in its place.
     return "tokens"
+
+
+def printable(text: str) -> str:
+    """Text on one line of a terminal: whatever it holds, nothing reaches the terminal's controls."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

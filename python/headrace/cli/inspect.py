@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from headrace import _core
+from headrace import TableDataset, _core
 from headrace._progress import index_progress
 from headrace._units import show_bytes
-from headrace.cli._common import chosen_column, console, core_of, facts, open_dataset, print_json
+from headrace.cli import inspect_samples
+from headrace.cli._common import chosen_column, console, core_of, facts, format_of, open_samples, print_json
 
 __all__ = ["run"]
 
@@ -13,9 +14,22 @@ _BAR = 40
 """Characters of the longest bar."""
 
 
-def run(urls: list[str], *, column: str | None, lengths: bool, storage_option: list[str] | None, as_json: bool) -> int:
+def run(
+    urls: list[str],
+    *,
+    column: str | None,
+    lengths: bool,
+    format: str | None,
+    storage_option: list[str] | None,
+    as_json: bool,
+) -> int:
     """Prints what there is."""
-    dataset = open_dataset(urls, storage_option)
+    dataset = open_samples(urls, storage_option, format)
+    if not isinstance(dataset, TableDataset):
+        if column is not None:
+            kind = format_of(dataset)
+            raise ValueError(f"--column is a token column of Parquet files, {dataset.url} is of the format {kind}")
+        return inspect_samples.run(dataset, as_json=as_json)
     core = core_of(dataset)
     columns = {name: _column(core, name) for name in core.columns if core.is_whole(name)}
     name = chosen_column(core, column) if core.columns or column is not None else None

@@ -4,17 +4,28 @@ import sys
 from typing import Any
 
 from headrace import _core
+from headrace._files import Store
 from headrace._progress import index_progress
+from headrace.cli import verify_samples
 from headrace.cli._common import plural, print_json, storage_options
+from headrace.formats import detect
 
 __all__ = ["run"]
 
 
-def run(urls: list[str], *, column: str | None, storage_option: list[str] | None, as_json: bool) -> int:
+def run(
+    urls: list[str], *, column: str | None, format: str | None, storage_option: list[str] | None, as_json: bool
+) -> int:
     """Reads everything; 1 if anything is wrong."""
+    options = storage_options(storage_option)
+    kind = format or _format_of(urls, options)
+    if kind != "parquet":
+        if column is not None:
+            raise ValueError(f"--column is a token column of Parquet files, {urls[0]} is {kind}")
+        return verify_samples.run(urls, kind, storage_option, as_json=as_json)
     with index_progress() as progress:
         (files, row_groups, rows, tokens), found = _core.verify(
-            urls, storage_options=storage_options(storage_option), column=column, progress=progress
+            urls, storage_options=options, column=column, progress=progress
         )
     names = ("file", "row_group", "column", "row", "message")
     faults: list[dict[str, Any]] = [dict(zip(names, fault, strict=True)) for fault in found]
@@ -29,6 +40,13 @@ def run(urls: list[str], *, column: str | None, storage_option: list[str] | None
     counts = ((files, "file"), (row_groups, "row group"), (rows, "document"), (tokens, "token"))
     print(", ".join(plural(count, name) for count, name in counts) + f": {verdict}")
     return 1 if faults else 0
+
+
+def _format_of(urls: list[str], options: dict[str, str]) -> str:
+    store = Store(urls, options)
+    if len(urls) > 1 and detect.has_own_index(store.files):
+        return verify_samples.SEVERAL
+    return detect.detect(store)
 
 
 def _line(fault: dict[str, Any]) -> str:
