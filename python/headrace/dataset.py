@@ -10,6 +10,7 @@ from . import _core
 from ._base import Dataset
 from ._progress import index_progress
 from ._units import as_int, show_bytes
+from .errors import DataError
 from .formats.parquet import OpenAgain, ParquetSource
 from .samples.cache import ChunkCache
 from .samples.dataset import SampleDataset
@@ -194,10 +195,7 @@ class TableDataset(SampleDataset):
             name=name,
             pad_id=as_int(pad_id, "pad_id", least=_INT32.start, most=_INT32.stop - 1),
         )
-        with index_progress() as progress:
-            added = packing.bos_id is not None or packing.eos_id is not None
-            core = self._core.counted(column, documents=added, progress=progress)
-        return PackedDataset(core, self._folder, packing)
+        return _packed(self._core, self._folder, packing, self._open_again)
 
     def __repr__(self) -> str:
         core = self._core
@@ -243,9 +241,15 @@ class Packing:
 
 
 class PackedDataset(Dataset):
-    """Documents packed to rows, as `TableDataset.pack` gives them. `len()` is the whole rows in one pass' tokens."""
+    """Documents packed to rows, as `TableDataset.pack` gives them. `len()` is the whole rows in one pass' tokens.
 
-    def __init__(self, core: _core.Index, cache: Path, packing: Packing) -> None:
+    It pickles: another process opens the same files again, by the paths and options that `headrace.open` was given, and
+    takes their index from the cache folder. Secrets among the options are in the pickle as they were given; those of
+    the environment are not, and are looked up there. Files that have changed are a `DataError`.
+    """
+
+    def __init__(self, core: _core.Index, cache: Path, packing: Packing, open_again: OpenAgain) -> None:
+        self._open_again = open_again
         self.core = core
         self.cache = cache
         self.packing = packing
@@ -255,6 +259,10 @@ class PackedDataset(Dataset):
         added = sum(token is not None for token in (packing.bos_id, packing.eos_id))
         self.weight = self.tokens + (added * int(info["documents"]) if added else 0)
         """Tokens of a pass with those that packing adds."""
+
+    def __reduce__(self) -> Any:
+        identity, _ = self.core.identity(self.packing.column)
+        return _packed_again, (self._open_again, identity, self.cache, self.packing)
 
     def __len__(self) -> int:
         return self.weight // self.packing.seq_len
@@ -284,3 +292,25 @@ class PackedDataset(Dataset):
             f"Dataset({self.core.url!r}).pack({packing.seq_len}, column={packing.column!r}, "
             f"documents={self.rows:,}, tokens={self.tokens:,}, rows={len(self):,})"
         )
+
+
+def _packed(index: _core.Index, cache: Path, packing: Packing, open_again: OpenAgain) -> PackedDataset:
+    """A packed dataset over an index, whose tokens are counted where footers do not tell them."""
+    added = packing.bos_id is not None or packing.eos_id is not None
+    with index_progress() as progress:
+        core = index.counted(packing.column, documents=added, progress=progress)
+    return PackedDataset(core, cache, packing, open_again)
+
+
+def _packed_again(open_again: OpenAgain, identity: str, cache: Path, packing: Packing) -> PackedDataset:
+    """A dataset in another process.
+
+    Raises:
+        DataError: if the files are not those that it was made of.
+    """
+    again = _packed(open_again(), cache, packing, open_again)
+    if again.core.identity(packing.column)[0] != identity:
+        raise DataError(
+            f"{again.core.url} changed since it was opened: a process that opened it again found other files"
+        )
+    return again
