@@ -175,7 +175,15 @@ class Store:
 
     @cached_property
     def core(self) -> _core.Listing:
-        """The core's side of it."""
+        """The core's side of it.
+
+        Raises:
+            ValueError: if nothing matches, or a path is not UTF-8.
+            StoreError: if the store does not answer.
+        """
+        for url in self.urls:
+            if any("\ud800" <= letter <= "\udfff" for letter in url):
+                raise ValueError(f"{url!r}: the path is not UTF-8, so no state could hold it\nhint: rename it")
         if self._listed:
             return _core.Listing.open(self.urls, storage_options=self.options, progress=_silent)
         return _core.Listing.root(self.urls[0], storage_options=self.options)
