@@ -6,6 +6,7 @@ import gzip
 import subprocess
 import sys
 import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,25 @@ def test_an_archive(how: str, tmp_path: Path, little_memory: None) -> None:
         found = f"a declared size of {len(data)}" if how == "zst" else "more"
         with pytest.raises(DataError, match=rf"{path}: expected at most {MOST} bytes once decompressed.*found {found}"):
             hr.open(folder)
+
+
+def test_an_error_does_not_keep_the_memory(how: str, tmp_path: Path, little_memory: None) -> None:
+    paths = [tmp_path / f"{name}.tar.{how.partition(' ')[0]}" for name in ("bomb", "garbage", "damaged")]
+    packed = COMPRESS[how](b"x" * (MOST - 8))
+    paths[0].write_bytes(COMPRESS[how](bytes(TOO_MUCH)))
+    paths[1].write_bytes(packed)
+    paths[2].write_bytes(packed[:-1])
+    errors: list[Exception] = []
+    tracemalloc.start()
+    try:
+        for path in paths:
+            with pytest.raises(DataError, match=str(path)) as caught:
+                hr.open(path)
+            errors.append(caught.value)
+        assert tracemalloc.get_traced_memory()[0] < MOST // 2
+    finally:
+        tracemalloc.stop()
+    assert len(errors) == 3
 
 
 def test_lines(how: str, tmp_path: Path, little_memory: None) -> None:
@@ -206,16 +226,16 @@ def test_the_memory_there_is(tmp_path: Path) -> None:
     assert list(_memory.cgroup_limits(own, tmp_path / "none")) == []
 
 
-def test_only_the_first_goes_on_where_there_is_no_room() -> None:
+def test_the_first_goes_on_and_others_wait_where_there_is_no_room() -> None:
     room = Room(10)
     order: list[str] = []
     waits = threading.Event()
 
     def second() -> None:
         with room.entered() as hold:
-            hold(4)
-            waits.set()
             hold(5)
+            waits.set()
+            hold(6)
             order.append("second")
 
     with room.entered() as hold:
@@ -223,7 +243,7 @@ def test_only_the_first_goes_on_where_there_is_no_room() -> None:
         thread = threading.Thread(target=second)
         thread.start()
         waits.wait()
-        hold(10)  # The first one never waits.
+        hold(10)
         order.append("first")
     thread.join(10)
     assert order == ["first", "second"]

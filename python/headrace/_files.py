@@ -73,6 +73,10 @@ class MemoryBlob:
         _check_range(self._uri, start, stop, self.size)
         return self._data[start:stop].tobytes()
 
+    def close(self) -> None:
+        """Lets go of the bytes: it cannot be read any more."""
+        self._data.release()
+
 
 class _LocalBlob:
     """A file on disk, read in place: what is replaced by renaming does not disturb it while it is open.
@@ -262,7 +266,13 @@ class Store:
             return
         uri = self.uri(file.path)
         with unpacked(codec, self._whole(file), where=uri) as data:
-            yield MemoryBlob(data, uri)
+            blob = MemoryBlob(data, uri)
+            try:
+                yield blob
+            finally:
+                # An error holds on to whoever had the bytes.
+                blob.close()
+                data.release()
 
     def _whole(self, file: File) -> memoryview:
         return memoryview(self.core.read(file.path, file.size, file.version, 0, file.size))

@@ -64,14 +64,15 @@ def _number(file: Path) -> Iterator[int]:
 class Room:
     """Memory that several threads take for a while, piece by piece.
 
-    They wait while there is no room, but the one that came first never does, so that one of them always goes on. Each
-    must keep below `most` itself; all of them then hold less than twice as much.
+    The one that came first never waits, so that one of them always goes on. The others wait where they would together
+    hold more than half as much as one may. All hold at most one and a half times `most`, if each keeps below that.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        """Bytes, of one and of all but the first."""
+        """Bytes that one may hold."""
         self._held: dict[object, int] = {}
+        """By whom, in the order in which they came."""
         self._changed = threading.Condition()
 
     @contextmanager
@@ -81,7 +82,7 @@ class Room:
 
         def hold(count: int) -> None:
             with self._changed:
-                while self._first() is not me and sum(self._held.values()) - self._held[me] + count > self.most:
+                while self._must_wait(me, count):
                     self._changed.wait()
                 self._held[me] = count
 
@@ -94,5 +95,8 @@ class Room:
                 del self._held[me]
                 self._changed.notify_all()
 
-    def _first(self) -> object:
-        return next(iter(self._held))
+    def _must_wait(self, me: object, count: int) -> bool:
+        first, *others = self._held
+        return (
+            me is not first and sum(self._held[other] for other in others if other is not me) + count > self.most // 2
+        )

@@ -17,10 +17,10 @@ from .errors import DataError
 __all__ = ["PIECES", "check_size", "unpack", "unpacked"]
 
 _SHARE = 2
-"""One file may take a half of the memory: others that are unpacked meanwhile wait within the other half."""
+"""One file may take a half of the memory; others that are unpacked meanwhile take a quarter of it together."""
 
-PIECES = {"gzip": 256 << 10, "zstd": 8 << 10}
-"""Compressed bytes to take at a time where nothing says what they become: at most 256 MiB with either codec."""
+PIECES = {"gzip": 64 << 10, "zstd": 4 << 10}
+"""Compressed bytes to take at a time where nothing says what they become: at most 64 MiB and 128 MiB."""
 
 _SMALL = 16 << 20
 """Bytes for which there is always room: to ask for it takes longer than to decompress some items."""
@@ -102,11 +102,15 @@ os.register_at_fork(after_in_child=_room.cache_clear)
 def _streamed(codec: str, data: memoryview, where: str, hold: Callable[[int], None]) -> memoryview:
     stream = _core.Decompressor(codec, name=where)
     made = bytearray()
-    for at in range(0, len(data), PIECES[codec]):
-        made += stream.feed(data[at : at + PIECES[codec]])
-        check_size(len(made), where, "more")
-        hold(len(made))
-    stream.finish()
+    try:
+        for at in range(0, len(data), PIECES[codec]):
+            made += stream.feed(data[at : at + PIECES[codec]])
+            check_size(len(made), where, "more")
+            hold(len(made))
+        stream.finish()
+    except BaseException:
+        made.clear()  # An error holds on to what the function had.
+        raise
     return memoryview(made)
 
 
