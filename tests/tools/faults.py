@@ -75,10 +75,9 @@ STORM = (
     Fault("reset", before=True),
     Fault("stall"),
     Fault("stall", before=True),
-    Fault("short"),
     Fault("range"),
 )
-"""All that a client can get over by asking again."""
+"""All that any client can get over by asking again."""
 
 
 class Weather:

@@ -218,7 +218,8 @@ class _Hub(Handler):
                 case _:
                     raise _Refusal(404, "", "Sorry, we can't find the page you are looking for.")
         except _Refusal as refusal:
-            headers = [("X-Error-Message", refusal.message)]
+            # Headers hold no other letters.
+            headers = [("X-Error-Message", refusal.message.encode("ascii", "replace").decode())]
             if refusal.code:
                 headers.append(("X-Error-Code", refusal.code))
             self._json({"error": refusal.message}, refusal.status, headers)
