@@ -11,6 +11,11 @@ use crate::error::{Error, Result};
 const LARGEST_BLOCK: u64 = 8 << 20;
 /// And at least this large where the memory budget is small: below it, requests cost more than bytes.
 const SMALLEST_BLOCK: u64 = 256 << 10;
+/// Of what is left after the batches, workers' buffers take at most one part in so many: from a local disk, where small
+/// reads cost little and windows are better off with the rest, and from a remote store. Evidence: writers make pages of
+/// a megabyte, so two threads have room for them in 150 MB.
+const BUFFERS_PART: u64 = 8;
+const REMOTE_BUFFERS_PART: u64 = 2;
 /// Where batches are small, up to this many are ready ahead of use and half as many are assembled at once: waking
 /// threads costs more than they do.
 const SMALL_BATCHES: u64 = 8;
@@ -60,8 +65,8 @@ impl Shares {
         }
         let batches = batch.saturating_mul((ready + group) as u64);
         let most_batches = batch.saturating_mul((SMALL_BATCHES * 3 / 2).max(options.prefetch as u64 + 1));
-        // Half of what is left after the batches is for buffers, at most.
-        let spare = options.memory.saturating_sub(batches) / 2;
+        let part = if run.index().store.is_remote() { REMOTE_BUFFERS_PART } else { BUFFERS_PART };
+        let spare = options.memory.saturating_sub(batches) / part;
         let block = (spare.saturating_sub(small) / blocks).clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
         let (needed, available) = (fixed(batches, block), options.memory);
         if needed > available {
