@@ -1,9 +1,10 @@
 //! Opening a dataset: its files listed, its saved index compared with them, what is new read, the result saved.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
@@ -13,6 +14,9 @@ use crate::index::table::{FileRead, Table, TableBuilder, TableRef};
 use crate::index::{FileEntry, Index, IndexMode, OpenOptions, Phase, Progress, RowGroups, TokenColumn, cache};
 use crate::store::local::{disk_error, write_atomic};
 use crate::store::{Object, Store, Version};
+
+/// How often it is looked whether another process has built an index.
+const TURN_POLL: Duration = Duration::from_millis(20);
 
 /// Where an index came from and goes to.
 #[derive(Debug, Clone, Default)]
@@ -27,6 +31,34 @@ pub(crate) struct Home {
     pub(crate) is_folder: bool,
     /// Threads for further work.
     pub(crate) threads: Option<usize>,
+}
+
+impl Home {
+    /// What is saved there, if it can be used.
+    fn load(&self, notes: &mut Vec<String>) -> Result<Option<Table>> {
+        self.file.as_deref().map_or(Ok(None), |path| load(path, self.named, notes))
+    }
+
+    /// Waits until no other process builds this index, and keeps others from it for as long as the file is open; `None`
+    /// where that cannot be told.
+    fn turn(&self, cancel: &Cancel) -> Result<Option<File>> {
+        let lock = self.file.as_deref().filter(|_| !self.named).and_then(|path| {
+            let locks = path.parent()?.with_file_name("locks");
+            fs::create_dir_all(&locks).ok()?;
+            File::create(locks.join(path.file_stem()?)).ok()
+        });
+        let Some(lock) = lock else { return Ok(None) };
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(Some(lock)),
+                Err(TryLockError::WouldBlock) => {}
+                // A file system without locks.
+                Err(TryLockError::Error(_)) => return Ok(None),
+            }
+            cancel.check()?;
+            std::thread::sleep(TURN_POLL);
+        }
+    }
 }
 
 /// The work of [`Index::open`].
@@ -46,9 +78,15 @@ pub(crate) fn open_found(found: Found, options: &OpenOptions, cancel: &Cancel, p
     let home = home(options, &listing, &mut notes);
     let mut saved = Vec::new();
     if options.mode != IndexMode::Rebuild {
-        saved.extend(home.file.as_deref().map(|path| load(path, home.named, &mut notes)).transpose()?.flatten());
+        saved.extend(home.load(&mut notes)?);
     }
     let mut plan = Plan::new(&objects, &saved);
+    // Of several processes that lack the same one reads it, and the others take what that saved.
+    let turn = if options.mode == IndexMode::Auto && plan.is_incomplete() { home.turn(cancel)? } else { None };
+    if turn.is_some() {
+        saved = home.load(&mut notes)?.into_iter().collect();
+        plan = Plan::new(&objects, &saved);
+    }
     // The index next to the data is fetched only if the cache does not have all: over a network it is the slower one,
     // and it may know fewer counts.
     if options.mode == IndexMode::Auto
@@ -70,6 +108,7 @@ pub(crate) fn open_found(found: Found, options: &OpenOptions, cancel: &Cancel, p
     if is_new {
         index.save()?;
     }
+    drop(turn);
     progress.begin(Phase::Done, 0);
     Ok(index)
 }

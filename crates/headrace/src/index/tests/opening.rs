@@ -67,6 +67,21 @@ fn counts_that_footers_do_not_tell_are_read_from_levels_and_kept() {
 }
 
 #[test]
+fn of_many_that_open_a_dataset_at_once_one_reads_its_footers() {
+    let bench = Bench::new();
+    for number in 0..40 {
+        bench.write(&format!("{number:02}.parquet"), &documents(&[number, 1]));
+    }
+    let elsewhere = OpenOptions { cache_dir: Some(bench.cache().with_file_name("other")), ..bench.options() };
+    let alone = requests(&bench.open_with(&elsewhere).expect("open"));
+    let read: u64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| requests(&bench.open().expect("open")))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("thread")).sum()
+    });
+    assert_eq!(read, alone);
+}
+
+#[test]
 fn a_second_opening_reads_no_footer() {
     let bench = Bench::new();
     for number in 0..5 {
