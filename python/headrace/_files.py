@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from . import _core
+from . import _core, _disk_cache
+from ._traffic import Traffic
 from ._unpacking import unpack, unpacked
 from .errors import DataError, MissingError, StoreError
 
@@ -167,15 +168,23 @@ class Store:
         options: settings of the store; never shown.
     """
 
-    def __init__(self, urls: Sequence[str], options: Mapping[str, str], *, listed: bool = True) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        options: Mapping[str, str],
+        cache: _disk_cache.Place | None = None,
+        *,
+        listed: bool = True,
+    ) -> None:
         self.urls = list(urls)
         self.options = dict(options)
+        self._cache = cache
         self._listed = listed
 
     @classmethod
-    def at(cls, url: str, options: Mapping[str, str]) -> "Store":
+    def at(cls, url: str, options: Mapping[str, str], cache: _disk_cache.Place | None = None) -> "Store":
         """The files below a folder, whose names something else than a listing tells."""
-        return cls([url], options, listed=False)
+        return cls([url], options, cache, listed=False)
 
     @cached_property
     def core(self) -> _core.Listing:
@@ -188,9 +197,10 @@ class Store:
         for url in self.urls:
             if any("\ud800" <= letter <= "\udfff" for letter in url):
                 raise ValueError(f"{url!r}: the path is not UTF-8, so no state could hold it\nhint: rename it")
+        cache = None if self._cache is None else _disk_cache.opened(self._cache)
         if self._listed:
-            return _core.Listing.open(self.urls, storage_options=self.options, progress=_silent)
-        return _core.Listing.root(self.urls[0], storage_options=self.options)
+            return _core.Listing.open(self.urls, storage_options=self.options, cache=cache, progress=_silent)
+        return _core.Listing.root(self.urls[0], storage_options=self.options, cache=cache)
 
     @property
     def url(self) -> str:
@@ -277,13 +287,13 @@ class Store:
     def _whole(self, file: File) -> memoryview:
         return memoryview(self.core.read(file.path, file.size, file.version, 0, file.size))
 
-    def traffic(self) -> tuple[int, int, int]:
-        """Requests, bytes and retries so far; local files opened in place are not counted."""
-        return self.core.traffic()
+    def traffic(self) -> Traffic:
+        """What was asked for so far; local files opened in place are not counted."""
+        return Traffic(*self.core.traffic())
 
     def __reduce__(self) -> Any:
         # Whoever takes it to another process knows which files it reads: nothing is listed again.
-        return Store.at, (self.url, self.options)
+        return Store.at, (self.url, self.options, self._cache)
 
 
 def inside(name: str, where: str) -> str:

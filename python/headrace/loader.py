@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
+from . import _disk_cache
 from ._base import Dataset
 from ._units import as_int
 from .batch import Source
@@ -317,12 +318,14 @@ class DataLoader:
             documents that a lane's end cuts, at most); of this loader's reading ``windows``, ``windows_spilled``,
             ``window_bytes`` (the most that windows held in memory), ``chunk_bytes`` (stored, of the row groups asked
             for), ``preview_bytes`` (of local files, read for the first batch before its window, and with that again);
-            and of all that was read of the dataset ``bytes_read``, ``requests``, ``retries``.
+            and of all that was read of the dataset ``bytes_read``, ``bytes_cached`` (from the disk cache),
+            ``requests``, ``retries``.
 
         Example:
             >>> loader.stats()["lanes"]
             4
         """
+        _disk_cache.warn()
         return self._driver.stats()
 
     def __repr__(self) -> str:

@@ -4,10 +4,10 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
-from . import _core
+from . import _core, _disk_cache
+from ._disk_cache import CacheSize, cache_folder
 from ._files import Store
 from ._progress import index_progress
 from ._units import as_int, parse_bytes
@@ -31,6 +31,7 @@ class _How:
 
     columns: list[str] | None
     cache_dir: str | None
+    cache: _disk_cache.Place | None
     index: str
     allow_pickle: bool
     verify: bool
@@ -51,6 +52,7 @@ def open(
     columns: Iterable[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
+    cache_size: CacheSize | None = None,
     index: str | os.PathLike[str] = "auto",
     allow_pickle: bool = False,
     verify: bool = False,
@@ -83,6 +85,9 @@ def open(
         storage_options: settings of the store, on top of the AWS_* environment variables for S3.
         cache_dir: where indexes are kept; by default ``$HEADRACE_CACHE``, ``$XDG_CACHE_HOME/headrace`` or
             ``~/.cache/headrace``.
+        cache_size: how much may be kept there of what is read from remote stores, so that it is fetched once by all
+            epochs, loaders and processes of this machine: bytes as a number or text (``"50GiB"``), or a fraction of the
+            free disk (``0.5``). By default ``$HEADRACE_CACHE_SIZE``, or nothing.
         index: ``"auto"`` takes a saved index of Parquet files as far as they have not changed, ``"rebuild"`` reads all
             footers anew, a path (to ``name.arrow``, or with a ``/`` in it) names a file to keep the index in.
         allow_pickle: whether pickled values in LitData and MDS may be read. Unpickling runs whatever code the file
@@ -134,9 +139,11 @@ def open(
         )
     if group is not None and format not in (None, "files"):
         raise ValueError(f"group is for raw files, got it with format={format!r}")
+    folder = None if cache_dir is None else os.fspath(cache_dir)
     how = _How(
         columns=None if columns is None else list(columns),
-        cache_dir=None if cache_dir is None else os.fspath(cache_dir),
+        cache_dir=folder,
+        cache=_disk_cache.place(cache_folder(folder), cache_size),
         index=index,
         allow_pickle=allow_pickle,
         verify=verify,
@@ -149,21 +156,13 @@ def open(
         partial=partial,
         chunk_cache=parse_bytes(chunk_cache, "chunk_cache"),
     )
-    return _open(names, options, "files" if group is not None else format, how)
-
-
-def cache_folder(given: str | None) -> Path:
-    """The folder that caches are kept in: the given one, or that which the environment names."""
-    if given is not None:
-        return Path(given)
-    if own := os.environ.get("HEADRACE_CACHE"):
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "headrace"
+    dataset = _open(names, options, "files" if group is not None else format, how)
+    _disk_cache.warn()
+    return dataset
 
 
 def _open(names: list[str], options: dict[str, str], format: str | None, how: _How) -> SampleDataset:
-    store = Store(names, options)
+    store = Store(names, options, how.cache)
     if format is None and len(names) > 1 and detect.has_own_index(store.files):
         return concat([_open([name], options, None, how) for name in names])
     format = format or detect.detect(store)
@@ -179,7 +178,7 @@ def _open(names: list[str], options: dict[str, str], format: str | None, how: _H
 
 def _index(names: list[str], options: dict[str, str], how: _How) -> _core.Index:
     """The same Parquet files, in another process."""
-    listing = Store(names, options).core
+    listing = Store(names, options, how.cache).core
     index = "auto" if how.index == "rebuild" else how.index
     return listing.index(cache_dir=how.cache_dir, index=index, columns=how.columns, progress=_silent)
 

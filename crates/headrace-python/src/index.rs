@@ -112,8 +112,8 @@ impl Index {
         self.0.bytes()
     }
 
-    /// Reads of the store so far: (requests, bytes, requests sent again).
-    fn traffic(&self) -> (u64, u64, u64) {
+    /// Reads of the store so far: (requests, bytes, requests sent again, bytes from the disk cache).
+    fn traffic(&self) -> (u64, u64, u64, u64) {
         traffic(self.0.store.as_ref())
     }
 
@@ -222,11 +222,11 @@ pub(crate) fn mode(index: &str) -> IndexMode {
     }
 }
 
-/// Reads of a store so far: (requests, bytes, requests sent again).
-pub(crate) fn traffic(store: &dyn Store) -> (u64, u64, u64) {
+/// Reads of a store so far: (requests, bytes, requests sent again, bytes from the disk cache).
+pub(crate) fn traffic(store: &dyn Store) -> (u64, u64, u64, u64) {
     let traffic = store.traffic();
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    (count(&traffic.requests), count(&traffic.bytes), count(&traffic.retries))
+    (count(&traffic.requests), count(&traffic.bytes), count(&traffic.retries), count(&traffic.cached))
 }
 
 /// Calls a progress callback with (phase, done, total).

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 mod batch;
 mod blocking;
 mod buffer;
+mod cache;
 mod compress;
 mod engine;
 mod errors;
@@ -27,6 +28,8 @@ mod _core {
     use super::batch::Batch;
     #[pymodule_export]
     use super::buffer::Buffer;
+    #[pymodule_export]
+    use super::cache::DiskCache;
     #[pymodule_export]
     use super::compress::{Decompressor, decompress};
     #[pymodule_export]

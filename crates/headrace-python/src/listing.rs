@@ -143,8 +143,8 @@ impl Listing {
         Ok(Buffer::bytes(bytes))
     }
 
-    /// Reads so far: (requests, bytes, requests sent again).
-    fn traffic(&self) -> (u64, u64, u64) {
+    /// Reads so far: (requests, bytes, requests sent again, bytes from the disk cache).
+    fn traffic(&self) -> (u64, u64, u64, u64) {
         traffic(self.store.as_ref())
     }
 }

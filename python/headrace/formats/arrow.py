@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from headrace import _core
 from headrace._files import File, Store
+from headrace._traffic import Traffic
 from headrace.errors import DataError
 from headrace.samples.source import Chunk, Source, digest
 
@@ -82,7 +83,7 @@ class BatchSource(Source):
         names = [[file.path, file.size] for file in self._files]
         return digest(self.format, names, self._owner.tolist(), self.sizes.tolist())
 
-    def traffic(self) -> tuple[int, int, int]:
+    def traffic(self) -> Traffic:
         """What the store counted."""
         return self._store.traffic()
 

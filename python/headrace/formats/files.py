@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace._files import File, Store
+from headrace._traffic import Traffic
 from headrace.errors import DataError
 from headrace.formats.options import Group
 from headrace.samples.source import Chunk, Place, Source, digest
@@ -106,7 +107,7 @@ class FilesSource(Source):
         groups = None if self._groups is None else self._groups.digest()
         return digest("files", len(self._table), self._table.digest(), groups)
 
-    def traffic(self) -> tuple[int, int, int]:
+    def traffic(self) -> Traffic:
         """What the store counted."""
         return self._store.traffic()
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from headrace._files import Blob, File, MemoryBlob, Store
 from headrace._progress import index_progress
+from headrace._traffic import Traffic
 from headrace.errors import DataError
 from headrace.samples.source import Chunk, Source, digest
 
@@ -119,7 +120,7 @@ class JsonlSource(Source):
         names = [[file.path, file.size] for file in self._files]
         return digest("jsonl", names, items.tolist())
 
-    def traffic(self) -> tuple[int, int, int]:
+    def traffic(self) -> Traffic:
         """What the store counted."""
         return self._store.traffic()
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
+from headrace._traffic import Traffic
 from headrace.errors import DataError
 from headrace.samples.source import Chunk, Source, digest
 
@@ -86,9 +87,9 @@ class ParquetSource(Source):
         """See `Source.identity`."""
         return digest(*self.core.file_table())
 
-    def traffic(self) -> tuple[int, int, int]:
+    def traffic(self) -> Traffic:
         """See `Source.traffic`."""
-        return self.core.traffic()
+        return Traffic(*self.core.traffic())
 
     def __reduce__(self) -> Any:
         return _open_again, (self._open_again, self.identity())

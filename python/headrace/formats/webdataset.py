@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from headrace._files import Blob, File, Store
+from headrace._traffic import Traffic
 from headrace.errors import DataError
 from headrace.samples.source import Chunk, Place, Source, digest
 
@@ -118,7 +119,7 @@ class WebDatasetSource(Source):
             [[file.path, file.size, count] for file, count in zip(self._files, self.sizes.tolist(), strict=True)],
         )
 
-    def traffic(self) -> tuple[int, int, int]:
+    def traffic(self) -> Traffic:
         """Requests to the store, bytes read and retries so far."""
         return self._store.traffic()
 

@@ -6,6 +6,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from headrace import _disk_cache
+
 __all__ = ["END", "Driver", "EpochDriver"]
 
 END: Any = object()
@@ -150,6 +152,7 @@ class _Epoch(Iterator[Any]):
         batch = END if self._done else driver.next(self._epoch)
         if batch is END:
             self._done = True
+            _disk_cache.warn()
             raise StopIteration
         return batch
 

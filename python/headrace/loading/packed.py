@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace import _core
+from headrace._traffic import Traffic
 from headrace.batch import Batch, Source
 from headrace.dataset import PackedDataset
 from headrace.state import State, check_state
@@ -168,8 +169,7 @@ class PackedDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
         counts = dict(self._counts)
         if self._feed is not None:
             _add(counts, self._feed.core.counters())
-        requests, read, retries = self.dataset.core.traffic()
-        return stats | counts | {"bytes_read": read, "requests": requests, "retries": retries}
+        return stats | counts | Traffic(*self.dataset.core.traffic()).stats()
 
     def settings(self) -> dict[str, Any]:
         """See `Driver.settings`."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace._traffic import Traffic
 from headrace._units import as_int
 from headrace.errors import StoreError
 from headrace.samples.batch import SampleBatch
@@ -159,10 +160,7 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
         """See `Driver.stats`."""
         run, position = self.here()
         choice = self._resources.choice if self._workers is None else self._workers.choice
-        requests = read = retries = 0
-        for source in {id(origin.source): origin.source for origin in run.pipeline.origins}.values():
-            counts = source.traffic()
-            requests, read, retries = requests + counts[0], read + counts[1], retries + counts[2]
+        sources = {id(origin.source): origin.source for origin in run.pipeline.origins}.values()
         return {
             "step": position.step,
             "epoch": self.epoch,
@@ -175,9 +173,7 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
             **(ChunkCache(0) if self._workers is None else self._workers.maker.cache).stats(),
             "worker_type": choice.worker_type,
             "worker_reason": choice.reason,
-            "bytes_read": read,
-            "requests": requests,
-            "retries": retries,
+            **Traffic.total(source.traffic() for source in sources).stats(),
         }
 
     def settings(self) -> dict[str, Any]:

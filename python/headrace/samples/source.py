@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from headrace._traffic import Traffic
+
 __all__ = ["Chunk", "Place", "Source", "digest"]
 
 
@@ -137,9 +139,9 @@ class Source(ABC):
         """Where an item lies, for messages and provenance."""
         return Place(self.file(chunk), chunk, row)
 
-    def traffic(self) -> tuple[int, int, int]:
-        """Requests to the store, bytes read and retries so far."""
-        return 0, 0, 0
+    def traffic(self) -> Traffic:
+        """What the store was asked for so far."""
+        return Traffic()
 
     @property
     def columns(self) -> tuple[str, ...] | None:

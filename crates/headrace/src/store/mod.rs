@@ -4,6 +4,7 @@
 //! returns at once, [`Fetch::wait_into`] waits for its bytes. A local read happens in `wait_into`, on the waiting
 //! thread; a remote one runs on the process-wide HTTP runtime under the process-wide concurrency limit.
 
+pub mod cache;
 pub mod local;
 pub mod resolve;
 pub mod s3;
@@ -80,6 +81,8 @@ pub struct Traffic {
     pub bytes: AtomicU64,
     /// Requests sent again after a fault.
     pub retries: AtomicU64,
+    /// Bytes that were not asked for because they lay in a disk cache.
+    pub cached: AtomicU64,
 }
 
 impl Traffic {

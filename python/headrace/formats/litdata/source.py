@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from headrace._files import Store
+from headrace._traffic import Traffic
 from headrace._unpacking import unpack
 from headrace.errors import DataError, HeadraceError
 from headrace.samples.source import Chunk, Source, digest
@@ -141,7 +142,7 @@ class LitDataSource(Source):
             [index.loader, index.formats, index.spec, index.temporal, self._block],
         )
 
-    def traffic(self) -> tuple[int, int, int]:
+    def traffic(self) -> Traffic:
         """Requests to the store, bytes read and retries so far."""
         return self._store.traffic()
 

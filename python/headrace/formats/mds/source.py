@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from headrace._files import Blob, File, Store
+from headrace._traffic import Traffic
 from headrace.errors import DataError, MissingError
 from headrace.samples.source import Chunk, Source, digest
 
@@ -114,7 +115,7 @@ class MdsSource(Source):
             ],
         )
 
-    def traffic(self) -> tuple[int, int, int]:
+    def traffic(self) -> Traffic:
         """Requests to the store, bytes read and retries so far."""
         return self._store.traffic()
 

@@ -1,0 +1,281 @@
+//! The folder that cached ranges lie in: finding, claiming, adding and evicting them.
+//!
+//! Entries lie in `data-UID/XX/`, where XX are the first two digits of their names. Who has the lock on `NAME.part`
+//! is the one to fetch; when it is whole it takes its name. The lock goes with its process, so that one that died is
+//! in nobody's way.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use super::entry::{self, HEADER, Key};
+
+/// An entry's time of use is noted to this. Evidence: a write of metadata for each read would cost more than it tells.
+const USE_NOTED: Duration = Duration::from_secs(60);
+/// The folder is looked through when the entries added since are one part in this many of the limit, and what is too
+/// much is evicted down to the limit less one part in `EVICT_PART`. So eight processes that know nothing of each other
+/// stay below it.
+const LOOK_PART: u64 = 64;
+const EVICT_PART: u64 = 8;
+/// What a process that died left unfinished is removed after this.
+const STALE: Duration = Duration::from_secs(3600);
+const PART: &str = ".part";
+
+/// Entries, and their bytes on disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Files.
+    pub entries: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+}
+
+/// A folder for ranges of objects, of a bounded size.
+#[derive(Debug)]
+pub struct Folder {
+    root: PathBuf,
+    /// Bytes that entries may take.
+    limit: u64,
+    /// Bytes added by this process since it looked through the folder; at first so many that it does at once.
+    added: AtomicU64,
+    looking: Mutex<()>,
+    /// Whether nothing is added any more.
+    is_closed: AtomicBool,
+    problem: Mutex<Option<String>>,
+}
+
+/// The right to fetch what an entry will hold. Dropped, it leaves nothing.
+#[derive(Debug)]
+pub(super) struct Claim {
+    file: File,
+    part: PathBuf,
+    is_published: bool,
+}
+
+/// What became of asking for an entry.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// It is there.
+    Here(File),
+    /// It is not there, and the caller is the one to fetch it.
+    Claimed(Claim),
+    /// Somebody else fetches it.
+    Awaited,
+    /// It cannot be kept.
+    Closed,
+}
+
+impl Folder {
+    /// A cache below `folder`, of at most `limit` bytes. What hinders it from being written is kept as a problem.
+    pub fn new(folder: &Path, limit: u64) -> Self {
+        let cache = Self {
+            root: root_of(folder),
+            limit,
+            added: AtomicU64::new(limit),
+            looking: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+            problem: Mutex::default(),
+        };
+        // An attempt, so that it is known from the first on.
+        let attempt = create(&cache.root).and_then(|()| tempfile::tempfile_in(&cache.root));
+        if let Err(error) = attempt {
+            cache.close(&error);
+        }
+        cache
+    }
+
+    /// What hindered the cache from being written; `None` from the second call on, until something else does.
+    pub fn take_problem(&self) -> Option<String> {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Notes something that does not hinder reading.
+    pub(super) fn note(&self, problem: String) {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(problem);
+    }
+
+    fn close(&self, error: &io::Error) {
+        if !self.is_closed.swap(true, Ordering::Relaxed) {
+            let folder = self.root.display();
+            self.note(format!("nothing more is cached in {folder}: {error}"));
+        }
+    }
+
+    /// Looks for an entry, and claims it if there is none.
+    pub(super) fn ask(&self, key: Key, len: u64) -> Asked {
+        if let Some(file) = self.find(key) {
+            return Asked::Here(file);
+        }
+        if self.is_closed.load(Ordering::Relaxed) || len.saturating_add(HEADER) > self.limit / EVICT_PART {
+            return Asked::Closed;
+        }
+        self.claim(key).unwrap_or_else(|error| {
+            self.close(&error);
+            Asked::Closed
+        })
+    }
+
+    fn find(&self, key: Key) -> Option<File> {
+        let file = File::open(self.path(key)).ok()?;
+        let now = SystemTime::now();
+        let used = file.metadata().and_then(|metadata| metadata.modified()).ok()?;
+        if now.duration_since(used).is_ok_and(|age| age > USE_NOTED) {
+            // A folder that cannot be written serves all the same.
+            drop(file.set_modified(now));
+        }
+        Some(file)
+    }
+
+    fn claim(&self, key: Key) -> io::Result<Asked> {
+        let part = self.path(key).with_extension(&PART[1..]);
+        create(part.parent().unwrap_or(&self.root))?;
+        loop {
+            let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&part)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(Asked::Awaited),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            // Whoever had it may have finished between the two: then this is the entry, or a file without a name.
+            if let Some(file) = self.find(key) {
+                return Ok(Asked::Here(file));
+            }
+            let is_same = fs::metadata(&part).is_ok_and(|named| {
+                file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (named.dev(), named.ino()))
+            });
+            if is_same {
+                file.set_len(0)?;
+                return Ok(Asked::Claimed(Claim { file, part, is_published: false }));
+            }
+        }
+    }
+
+    /// Makes an entry of a claim. Where that fails the cache is closed, and nothing is lost but the entry.
+    pub(super) fn publish(&self, mut claim: Claim, key: Key, content: &[u8]) {
+        let outcome =
+            entry::write(&claim.file, key, content).and_then(|()| fs::rename(&claim.part, self.path(key)));
+        match outcome {
+            Ok(()) => claim.is_published = true,
+            Err(error) => return self.close(&error),
+        }
+        drop(claim);
+        let bytes = HEADER + content.len() as u64;
+        let added = self.added.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        if added > self.limit / LOOK_PART {
+            self.evict();
+        }
+    }
+
+    /// Removes an entry that is damaged, and notes that.
+    pub(super) fn discard(&self, key: Key, error: &io::Error) {
+        let path = self.path(key);
+        self.note(format!("{}: a damaged cache entry was fetched anew: {error}", path.display()));
+        drop(fs::remove_file(path));
+    }
+
+    /// Removes what was not used for the longest time, if there is too much.
+    fn evict(&self) {
+        let Ok(_looking) = self.looking.try_lock() else { return };
+        self.added.store(0, Ordering::Relaxed);
+        let mut entries = Vec::new();
+        visit(&self.root, &mut |path, metadata| entries.push((modified(metadata), metadata.len(), path)));
+        let mut bytes: u64 = entries.iter().map(|(_, len, _)| len).sum();
+        if bytes <= self.limit {
+            return;
+        }
+        entries.sort_unstable();
+        for (_, len, path) in entries {
+            if bytes <= self.limit - self.limit / EVICT_PART {
+                break;
+            }
+            if remove(&path) {
+                bytes -= len;
+            }
+        }
+    }
+
+    fn path(&self, key: Key) -> PathBuf {
+        let name = key.name();
+        self.root.join(&name[..2]).join(name)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if !self.is_published {
+            drop(fs::remove_file(&self.part));
+        }
+    }
+}
+
+/// What lies in the cache of a folder, of this user.
+pub fn usage(folder: &Path) -> Usage {
+    let mut usage = Usage::default();
+    visit(&root_of(folder), &mut |_, metadata| {
+        usage.entries += 1;
+        usage.bytes += metadata.len();
+    });
+    usage
+}
+
+/// Removes the entries in the cache of a folder, of this user, and nothing else; gives what was removed.
+pub fn clear(folder: &Path) -> Usage {
+    let mut usage = Usage::default();
+    visit(&root_of(folder), &mut |path, metadata| {
+        if remove(&path) {
+            usage.entries += 1;
+            usage.bytes += metadata.len();
+        }
+    });
+    usage
+}
+
+/// A folder for each user: what one wrote, another cannot read.
+fn root_of(folder: &Path) -> PathBuf {
+    // SAFETY: geteuid has no arguments, touches no memory and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    folder.join(format!("data-{user}"))
+}
+
+fn create(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+fn modified(metadata: &fs::Metadata) -> SystemTime {
+    metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// Calls `found` with the files that have an entry's name, and removes what others left unfinished long ago.
+fn visit(root: &Path, found: &mut dyn FnMut(PathBuf, &fs::Metadata)) {
+    let hex = |name: &str, digits: usize| name.len() == digits && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let Ok(folders) = fs::read_dir(root) else { return };
+    for folder in folders.flatten().filter(|folder| folder.file_name().to_str().is_some_and(|name| hex(name, 2))) {
+        let Ok(files) = fs::read_dir(folder.path()) else { continue };
+        for file in files.flatten() {
+            let (name, Ok(metadata)) = (file.file_name(), file.metadata()) else { continue };
+            let Some(name) = name.to_str().filter(|_| metadata.is_file()) else { continue };
+            if hex(name, 32) {
+                found(file.path(), &metadata);
+            } else if name.strip_suffix(PART).is_some_and(|name| hex(name, 32)) {
+                sweep(&file.path(), &metadata);
+            }
+        }
+    }
+}
+
+/// Removes an unfinished entry that is old and that nobody holds.
+fn sweep(path: &Path, metadata: &fs::Metadata) {
+    let is_old = SystemTime::now().duration_since(modified(metadata)).is_ok_and(|age| age > STALE);
+    if is_old && File::open(path).is_ok_and(|file| file.try_lock().is_ok()) {
+        drop(fs::remove_file(path));
+    }
+}
+
+/// Removes a file if it is an entry; says whether it did.
+fn remove(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| entry::is_entry(&file)) && fs::remove_file(path).is_ok()
+}
