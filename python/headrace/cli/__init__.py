@@ -24,7 +24,7 @@ _MOST = 2**32 - 1
 _INT32 = 2**31
 
 Urls = Annotated[
-    list[str], typer.Argument(metavar="URL...", help="A folder, file, glob or s3:// URL; several make one dataset.")
+    list[str], typer.Argument(metavar="URL...", help="A folder, file, glob or URL (s3://, gs://, ...); several make one dataset.")
 ]
 Column = Annotated[
     str | None, typer.Option(help='The token column, such as "tokens" or "a.b"; by default "tokens", or the only one.')

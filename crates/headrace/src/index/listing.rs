@@ -26,8 +26,8 @@ use crate::error::{Error, Result, StoreFault};
 use crate::index::glob::Pattern;
 use crate::index::{Phase, Progress};
 use crate::store::local::LocalStore;
-use crate::store::resolve::{Location, resolve, split_pattern};
-use crate::store::s3::{S3Options, S3Store};
+use crate::store::remote::{Hidden, Provider, RemoteStore};
+use crate::store::resolve::{Local, Location, resolve, split_pattern};
 use crate::store::walk::{modified, walk};
 use crate::store::{Object, Store, Version};
 
@@ -112,93 +112,122 @@ pub fn find(
     cancel: &Cancel,
     progress: &Progress,
 ) -> Result<Found> {
-    progress.begin(Phase::Listing, 0);
-    if urls.is_empty() {
-        return Err(Error::Argument(
-            "no path was given: expected at least one folder, file, pattern or URL".to_owned(),
-        ));
-    }
     let mut locations = Vec::with_capacity(urls.len());
     for url in urls {
-        locations.push((url.as_str(), resolve(url, options)?));
+        let location = resolve(url, options)?;
+        locations.push((location.shown(url), location));
     }
-    let mut search =
-        Search { cancel, progress, listing: Listing::default(), before: Listing::default(), groups: Vec::new() };
-    let bucket = one_store(&locations)?;
-    let (store, endpoint): (Opened, _) = match bucket {
-        None => {
-            for (url, location) in &locations {
-                search.before = search.listing.clone();
-                search.local(url, location)?;
-            }
-            let root = search.root();
-            (Opened::Local(LocalStore::new(Path::new(&format!("/{root}")))?), None)
+    match all_in_one(locations)? {
+        All::Local { places, is_slow } => find_here(&places, is_slow, cancel, progress),
+        All::Remote { provider, keys, queries } => {
+            let store: Arc<dyn Store> = Arc::new(RemoteStore::with_queries(provider, "", queries)?);
+            find_in(store.as_ref(), &keys, cancel, progress)
         }
-        Some((bucket, options)) => {
-            let store = S3Store::new(bucket, "", options.clone())?;
-            for (url, location) in &locations {
-                search.before = search.listing.clone();
-                search.s3(url, location, &store)?;
-            }
-            (Opened::S3(store.with_prefix(&search.root())), options.endpoint())
-        }
-    };
+    }
+}
+
+/// Lists what keys of a store stand for, each with the text that messages name it by. The store may be one that was
+/// made elsewhere.
+pub fn find_in(store: &dyn Store, keys: &[(String, String)], cancel: &Cancel, progress: &Progress) -> Result<Found> {
+    let mut search = Search::new(cancel, progress);
+    for (url, key) in keys {
+        search.before = search.listing.clone();
+        search.remote(url, key, store)?;
+    }
     let root = search.root();
-    let is_folder = matches!(&search.groups[..], [Group { kind: Kind::Folder, .. }]);
-    let Search { mut listing, groups, .. } = search;
-    listing.is_folder = is_folder;
-    let store: Arc<dyn Store> = match store {
-        Opened::Local(store) => {
-            if is_folder {
-                listing.in_place = store.head(IN_PLACE, cancel).ok();
-            }
-            Arc::new(store)
-        }
-        Opened::S3(store) => Arc::new(store),
-    };
-    if !is_folder {
-        listing.in_place = None;
+    search.finish(store.below(&root)?, root)
+}
+
+/// Lists what local paths stand for.
+fn find_here(places: &[(String, Local)], is_slow: bool, cancel: &Cancel, progress: &Progress) -> Result<Found> {
+    let mut search = Search::new(cancel, progress);
+    for (url, place) in places {
+        search.before = search.listing.clone();
+        search.local(url, place)?;
     }
-    listing.request = format!("{}\n{}\n{}", endpoint.unwrap_or_default(), store.url(), listing.request);
-    Ok(Found { store, root, groups, listing })
+    let root = search.root();
+    let store = LocalStore::new(Path::new(&format!("/{root}")))?.slow(is_slow);
+    if search.is_folder() {
+        search.listing.in_place = store.head(IN_PLACE, cancel).ok();
+    }
+    search.finish(Arc::new(store), root)
 }
 
 /// A store at the folder that `url` stands for. Lists nothing; a local folder must exist.
 pub fn root(url: &str, options: &BTreeMap<String, String>) -> Result<Arc<dyn Store>> {
-    match resolve(url, options)? {
-        Location::Folder(path) => Ok(Arc::new(LocalStore::new(&path)?)),
-        Location::S3 { bucket, key, options } => Ok(Arc::new(S3Store::new(&bucket, &key, options)?)),
-        Location::File(path) => {
-            Err(Error::Argument(format!("{url:?}: expected a folder, found the file {}", path.display())))
-        }
-        Location::Pattern { .. } => Err(Error::Argument(format!(
+    let pattern = || {
+        Error::Argument(format!(
             "{url:?}: expected a folder, found a pattern\nhint: only a folder's files can be named by an index"
+        ))
+    };
+    match resolve(url, options)? {
+        Location::Local { place: Local::Folder(path), is_slow } => Ok(Arc::new(LocalStore::new(&path)?.slow(is_slow))),
+        Location::Local { place: Local::File(path), .. } => Ok(Arc::new(LocalStore::new(&path)?)),
+        Location::Local { place: Local::Pattern { .. }, .. } => Err(pattern()),
+        location @ Location::Remote { query: Some(_), .. } => Err(Error::Argument(format!(
+            "{:?}: expected a folder, found the signed URL of a file",
+            location.shown(url)
         ))),
+        Location::Remote { provider, key, query: None } => Ok(Arc::new(RemoteStore::new(provider, &key)?)),
     }
 }
 
-enum Opened {
-    Local(LocalStore),
-    S3(S3Store),
+/// What all paths of one dataset stand for, each with the text that messages name it by.
+enum All {
+    Local { places: Vec<(String, Local)>, is_slow: bool },
+    Remote { provider: Arc<dyn Provider>, keys: Vec<(String, String)>, queries: BTreeMap<String, Hidden> },
 }
 
-/// The bucket that all locations are in, `None` for local ones; an error if they are not in one store.
-fn one_store<'a>(locations: &'a [(&str, Location)]) -> Result<Option<(&'a str, &'a S3Options)>> {
-    let place = |location: &'a Location| match location {
-        Location::S3 { bucket, options, .. } => Some((bucket.as_str(), options)),
-        _ => None,
+impl All {
+    fn new(name: String, location: Location) -> Self {
+        match location {
+            Location::Local { place, is_slow } => Self::Local { places: vec![(name, place)], is_slow },
+            Location::Remote { provider, key, query } => {
+                let queries = query.map(|query| (key.clone(), query)).into_iter().collect();
+                Self::Remote { provider, keys: vec![(name, key)], queries }
+            }
+        }
+    }
+
+    /// Takes another one in; whether it is in the same store.
+    fn add(&mut self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Local { places, is_slow }, Self::Local { places: more, is_slow: too }) => {
+                places.extend(more);
+                *is_slow |= too;
+                true
+            }
+            (
+                Self::Remote { provider, keys, queries },
+                Self::Remote { provider: other, keys: more, queries: of_more },
+            ) => {
+                keys.extend(more);
+                queries.extend(of_more);
+                provider.root() == other.root()
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What locations have in common; an error if they are not in one store.
+fn all_in_one(locations: Vec<(String, Location)>) -> Result<All> {
+    let mut locations = locations.into_iter();
+    let Some((first, location)) = locations.next() else {
+        return Err(Error::Argument(
+            "no path was given: expected at least one folder, file, pattern or URL".to_owned(),
+        ));
     };
-    let Some(((first_url, first), rest)) = locations.split_first() else { return Ok(None) };
-    let wanted = place(first);
-    for (url, location) in rest {
-        if place(location).map(|(bucket, _)| bucket) != wanted.map(|(bucket, _)| bucket) {
+    let mut all = All::new(first.clone(), location);
+    for (name, location) in locations {
+        if !all.add(All::new(name.clone(), location)) {
             return Err(Error::Argument(format!(
-                "{first_url:?} and {url:?} are in different stores: expected all files of one dataset in one\nhint: \
-                 open them as two datasets and mix them"
+                "{first:?} and {name:?} are in different stores: expected all files of one dataset in one\nhint: open \
+                 them as two datasets and mix them"
             )));
         }
     }
-    Ok(wanted)
+    Ok(all)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,7 +262,28 @@ struct Search<'a> {
     groups: Vec<Group>,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn new(cancel: &'a Cancel, progress: &'a Progress) -> Self {
+        progress.begin(Phase::Listing, 0);
+        Self { cancel, progress, listing: Listing::default(), before: Listing::default(), groups: Vec::new() }
+    }
+
+    fn is_folder(&self) -> bool {
+        matches!(&self.groups[..], [Group { kind: Kind::Folder, .. }])
+    }
+
+    /// What was found, given the store at its root.
+    fn finish(self, store: Arc<dyn Store>, root: String) -> Result<Found> {
+        let is_folder = self.is_folder();
+        let Self { mut listing, groups, .. } = self;
+        listing.is_folder = is_folder;
+        if !is_folder {
+            listing.in_place = None;
+        }
+        listing.request = format!("{}\n{}\n{}", store.endpoint().unwrap_or_default(), store.url(), listing.request);
+        Ok(Found { store, root, groups, listing })
+    }
+
     fn see(&mut self) {
         self.listing.seen += 1;
         self.progress.found.fetch_add(1, Ordering::Relaxed);
@@ -263,16 +313,16 @@ impl Search<'_> {
         self.listing.request.push('\n');
     }
 
-    fn local(&mut self, url: &str, location: &Location) -> Result<()> {
-        match location {
-            Location::Folder(path) => {
+    fn local(&mut self, url: &str, place: &Local) -> Result<()> {
+        match place {
+            Local::Folder(path) => {
                 let base = text(path)?;
                 self.request(&format!("folder {base}"));
                 let objects = self.walk(path, None)?;
                 self.group(url, Kind::Folder, &base, objects);
                 Ok(())
             }
-            Location::File(path) => {
+            Local::File(path) => {
                 let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
                     return Err(Error::Argument(format!("{url:?}: expected a file")));
                 };
@@ -286,7 +336,7 @@ impl Search<'_> {
                 self.file(url, &text(folder)?, object);
                 Ok(())
             }
-            Location::Pattern { base, pattern } => {
+            Local::Pattern { base, pattern } => {
                 let base_text = text(base)?;
                 self.request(&format!("pattern {base_text}\0{pattern}"));
                 let pattern = Pattern::new(pattern, url)?;
@@ -294,7 +344,6 @@ impl Search<'_> {
                 self.group(url, Kind::Pattern, &base_text, objects);
                 Ok(())
             }
-            Location::S3 { .. } => Err(Error::Internal("an object of a bucket among local files".to_owned())),
         }
     }
 
@@ -323,22 +372,22 @@ impl Search<'_> {
         Ok(objects)
     }
 
-    fn s3(&mut self, url: &str, location: &Location, store: &S3Store) -> Result<()> {
-        let Location::S3 { key, .. } = location else {
-            return Err(Error::Internal("a local file among objects of a bucket".to_owned()));
-        };
+    fn remote(&mut self, url: &str, key: &str, store: &dyn Store) -> Result<()> {
+        if !store.can_list() {
+            return self.remote_url(url, key, store);
+        }
         if let Some((base, pattern)) = split_pattern(key) {
-            return self.s3_pattern(url, key, base, pattern, store);
+            return self.remote_pattern(url, key, base, pattern, store);
         }
         let folder = key.trim_end_matches('/');
         // A name that looks like a file's is asked for first: one request instead of two.
         let file_first = has_suffix(key);
-        if file_first && self.s3_file(url, folder, store)? {
+        if file_first && self.remote_file(url, folder, store)? {
             return Ok(());
         }
-        let objects = self.s3_folder(folder, store)?;
+        let objects = self.remote_folder(folder, store)?;
         if objects.is_empty() && self.listing.seen == self.before.seen && !folder.is_empty() {
-            if !file_first && !key.ends_with('/') && self.s3_file(url, folder, store)? {
+            if !file_first && !key.ends_with('/') && self.remote_file(url, folder, store)? {
                 return Ok(());
             }
             return Err(Error::Store {
@@ -354,8 +403,31 @@ impl Search<'_> {
         Ok(())
     }
 
+    /// Takes the file of a store that cannot list.
+    fn remote_url(&mut self, url: &str, key: &str, store: &dyn Store) -> Result<()> {
+        let found = match key {
+            _ if key.is_empty() || key.ends_with('/') => "a folder",
+            _ if key.contains('*') => "a pattern",
+            _ if self.remote_file(url, key, store)? => return Ok(()),
+            _ => {
+                return Err(Error::Store {
+                    uri: store.uri(key),
+                    operation: "open".to_owned(),
+                    fault: StoreFault::NotFound,
+                    attempts: 1,
+                    detail: "there is no such file".to_owned(),
+                });
+            }
+        };
+        Err(Error::Argument(format!(
+            "{:?}: expected the URL of one file, found {found}: a web server cannot say which files it has\nhint: give \
+             the URLs of all files as a list, or open the data where it lies (s3://, gs://, az://, hf://, a folder)",
+            store.uri(key)
+        )))
+    }
+
     /// Takes one object, if there is one of that key.
-    fn s3_file(&mut self, url: &str, key: &str, store: &S3Store) -> Result<bool> {
+    fn remote_file(&mut self, url: &str, key: &str, store: &dyn Store) -> Result<bool> {
         match store.head(key, self.cancel) {
             Ok(object) => {
                 self.see();
@@ -368,7 +440,7 @@ impl Search<'_> {
         }
     }
 
-    fn s3_folder(&mut self, folder: &str, store: &S3Store) -> Result<Vec<Object>> {
+    fn remote_folder(&mut self, folder: &str, store: &dyn Store) -> Result<Vec<Object>> {
         let mut objects = Vec::new();
         let cut = if folder.is_empty() { 0 } else { folder.len() + 1 };
         store.list(folder, self.cancel, &mut |mut object| {
@@ -386,7 +458,7 @@ impl Search<'_> {
 
     /// Lists what begins with the literal part of a pattern; that also shows whether something of just that name
     /// exists.
-    fn s3_pattern(&mut self, url: &str, key: &str, base: &str, pattern: &str, store: &S3Store) -> Result<()> {
+    fn remote_pattern(&mut self, url: &str, key: &str, base: &str, pattern: &str, store: &dyn Store) -> Result<()> {
         let start = &key[..key.find(['*', '?', '[']).unwrap_or(key.len())];
         let mut all = Vec::new();
         let progress = self.progress;

@@ -90,7 +90,7 @@ pub struct Index {
 /// How a dataset is to be opened.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
-    /// Settings of the store, see [`crate::store::s3`].
+    /// Settings of the store, see [`crate::store::remote`].
     pub storage_options: BTreeMap<String, String>,
     /// Where indexes are kept; by default `$HEADRACE_CACHE`, `$XDG_CACHE_HOME/headrace` or `~/.cache/headrace`.
     pub cache_dir: Option<PathBuf>,

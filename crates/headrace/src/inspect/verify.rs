@@ -24,7 +24,7 @@ const MAGIC: &[u8; 4] = b"PAR1";
 /// How a dataset is to be verified.
 #[derive(Debug, Clone, Default)]
 pub struct VerifyOptions {
-    /// Settings of the store, see [`crate::store::s3`].
+    /// Settings of the store, see [`crate::store::remote`].
     pub storage_options: BTreeMap<String, String>,
     /// The token column, which every file with rows must have; all other columns need only be readable. By default
     /// every list of integers is taken for tokens.

@@ -20,6 +20,7 @@ use crate::store::{Fetch, Object, Pending, Store, Traffic, Version};
 pub struct LocalStore {
     root: PathBuf,
     url: String,
+    is_slow: bool,
     traffic: Arc<Traffic>,
 }
 
@@ -34,7 +35,12 @@ impl LocalStore {
         let Some(url) = root.to_str() else {
             return Err(Error::Argument(format!("{}: the folder's name is not UTF-8", root.display())));
         };
-        Ok(Self { url: url.to_owned(), root, traffic: Arc::default() })
+        Ok(Self { url: url.to_owned(), root, is_slow: false, traffic: Arc::default() })
+    }
+
+    /// The same folder, marked as one that is slow to read, such as a mount that many machines share.
+    pub fn slow(self, is_slow: bool) -> Self {
+        Self { is_slow, ..self }
     }
 
     /// The folder.
@@ -50,6 +56,10 @@ impl LocalStore {
 impl Store for LocalStore {
     fn url(&self) -> &str {
         &self.url
+    }
+
+    fn below(&self, prefix: &str) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(Self::new(&self.full(prefix.trim_matches('/')))?.slow(self.is_slow)))
     }
 
     fn list(&self, prefix: &str, cancel: &Cancel, found: &mut dyn FnMut(Object)) -> Result<()> {
@@ -97,6 +107,10 @@ impl Store for LocalStore {
 
     fn is_remote(&self) -> bool {
         false
+    }
+
+    fn is_slow(&self) -> bool {
+        self.is_slow
     }
 
     fn folder(&self) -> Option<&Path> {

@@ -6,8 +6,8 @@
 
 pub mod cache;
 pub mod local;
+pub mod remote;
 pub mod resolve;
-pub mod s3;
 mod stream;
 pub(crate) mod walk;
 
@@ -28,7 +28,7 @@ use crate::error::{Error, Result, StoreFault};
 /// What tells two contents of one path apart without reading them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Version {
-    /// Modification time of a local file, in nanoseconds since 1970.
+    /// Modification time of a local file, or of one of a web server that gives no tag, in nanoseconds since 1970.
     Modified(i64),
     /// The entity tag of an object.
     ETag(String),
@@ -104,10 +104,34 @@ pub trait Store: Send + Sync + fmt::Debug {
         if path.is_empty() { self.url().to_owned() } else { format!("{}/{path}", self.url().trim_end_matches('/')) }
     }
 
+    /// Where requests go, if the URL does not say that: what tells two stores of one URL apart. Holds no secret.
+    fn endpoint(&self) -> Option<String> {
+        None
+    }
+
+    /// The same store with its root at a folder below this one.
+    fn below(&self, prefix: &str) -> Result<Arc<dyn Store>>;
+
+    /// Whether [`Self::list`] can work: a web server cannot say which files it has.
+    fn can_list(&self) -> bool {
+        true
+    }
+
     /// Calls `found` with every file below `prefix` (`""` for all), in no particular order.
     ///
     /// Which names count as hidden is the index's business, not the store's.
     fn list(&self, prefix: &str, cancel: &Cancel, found: &mut dyn FnMut(Object)) -> Result<()>;
+
+    /// Calls `found` with every file whose path begins with `start`, be that the name of a folder with a slash after
+    /// it, or a part of a name.
+    fn list_starting(&self, start: &str, cancel: &Cancel, found: &mut dyn FnMut(Object)) -> Result<()> {
+        let folder = start.rsplit_once('/').map_or("", |(folder, _)| folder);
+        self.list(folder, cancel, &mut |object| {
+            if object.path.starts_with(start) {
+                found(object);
+            }
+        })
+    }
 
     /// Size and version of one file now.
     fn head(&self, path: &str, cancel: &Cancel) -> Result<Object>;
@@ -123,6 +147,11 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Whether reads travel over a network, so that working ahead pays.
     fn is_remote(&self) -> bool;
+
+    /// Whether what is read is worth keeping on a local disk: where a read is slow, or costs something.
+    fn is_slow(&self) -> bool {
+        self.is_remote()
+    }
 
     /// The root, if it is a folder of this machine.
     fn folder(&self) -> Option<&Path> {

@@ -3,47 +3,80 @@
 //! | written | means |
 //! | --- | --- |
 //! | `data/web`, `/data/a b%20.parquet` | a local path, taken as it stands; `~` alone or before a `/` is the home folder |
+//! | `local:/mnt/web` | the same on a mount that is slow to read: its data is worth keeping on a local disk |
 //! | `file:///data/a%20b` | a local path, percent-decoded |
-//! | `s3://bucket/key` | an object or folder of a bucket; the key is taken as it stands |
+//! | `s3://bucket/key`, `s3a://`, `r2://` | an object or folder of a bucket; the key is taken as it stands |
+//! | `gs://bucket/key`, `gcs://` | the same of Google Cloud Storage |
+//! | `az://container/key`, `azure://`, `abfs://`, `abfss://` | the same of Azure, also with `container@account.dfs.core.windows.net` |
+//! | `http://host/path?query`, `https://` | a file of a web server |
+//! | `hf://datasets/org/name@revision/path` | a file or folder of a repository on the Hugging Face Hub |
 //!
 //! A local path or key in which `*`, `?` or `[` occurs is a pattern, unless something of just that name exists.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::store::local::io_error;
-use crate::store::s3::S3Options;
+use crate::store::remote::{Azure, Gcs, Hf, Hidden, Http, HttpUrl, Provider, S3};
 
-/// The schemes that are understood.
-pub const SCHEMES: &[&str] = &["file", "s3"];
+/// The schemes that are understood, and stand before `://`.
+pub const SCHEMES: &[&str] =
+    &["file", "s3", "s3a", "r2", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "https", "hf"];
+
+/// What stands before the path of a slow mount.
+const SLOW: &str = "local:";
 
 /// Characters that make a pattern of a path.
 const WILD: [char; 3] = ['*', '?', '['];
 
 /// What a path stands for, as far as that can be told without asking a server.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub enum Location {
-    /// A folder of the local file system, absolute.
+    /// Files of the local file system.
+    Local {
+        /// Which.
+        place: Local,
+        /// Whether they are marked as slow to read.
+        is_slow: bool,
+    },
+    /// Files that are reached over a network.
+    Remote {
+        /// The bucket, container, repository or server.
+        provider: Arc<dyn Provider>,
+        /// A key, the prefix of a folder, or a pattern of keys; without a slash at its start.
+        key: String,
+        /// What has to follow the key in its URL, and must not be shown.
+        query: Option<Hidden>,
+    },
+}
+
+impl Location {
+    /// The path or URL that was given, without what must not be shown.
+    pub fn shown(&self, given: &str) -> String {
+        match self {
+            Self::Local { .. } => given.to_owned(),
+            Self::Remote { provider, key, .. } if key.is_empty() => provider.root().to_owned(),
+            Self::Remote { provider, key, .. } => format!("{}/{key}", provider.root()),
+        }
+    }
+}
+
+/// What a local path stands for; all paths are absolute.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Local {
+    /// A folder.
     Folder(PathBuf),
-    /// A file of the local file system, absolute.
+    /// A file.
     File(PathBuf),
-    /// Files of the local file system below `base` whose path relative to it matches `pattern`.
+    /// Files below `base` whose path relative to it matches `pattern`.
     Pattern {
         /// The deepest folder that is spelled out.
         base: PathBuf,
         /// What follows it.
         pattern: String,
-    },
-    /// Objects of a bucket.
-    S3 {
-        /// Its name.
-        bucket: String,
-        /// A key, the prefix of a folder, or a pattern of keys; without a slash at its start.
-        key: String,
-        /// Settings for reaching it.
-        options: S3Options,
     },
 }
 
@@ -64,15 +97,50 @@ pub fn resolve(url: &str, options: &BTreeMap<String, String>) -> Result<Location
     if url.contains('\0') {
         return Err(Error::Argument(format!("{url:?}: a path cannot hold a NUL character")));
     }
+    let is_here = |place: Local| Location::Local { place, is_slow: false };
     match scheme(url) {
-        None => local(&expand_home(url)?, url),
-        Some(("file", rest)) => local(Path::new(&file_path(url, rest)?), url),
-        Some(("s3", rest)) => s3(url, rest, options),
-        Some((other, _)) => Err(Error::Argument(format!(
-            "{url:?}: unknown scheme {other:?}: expected a local path, {}",
-            SCHEMES.iter().map(|scheme| format!("{scheme}://")).collect::<Vec<_>>().join(" or ")
-        ))),
+        None => match url.strip_prefix(SLOW) {
+            Some("") => Err(Error::Argument(format!("{url:?}: expected the path of a mount after {SLOW}"))),
+            Some(path) => Ok(Location::Local { place: local(&expand_home(path)?, url)?, is_slow: true }),
+            None => local(&expand_home(url)?, url).map(is_here),
+        },
+        Some(("file", rest)) => local(Path::new(&file_path(url, rest)?), url).map(is_here),
+        Some((scheme @ ("s3" | "s3a" | "r2"), rest)) => {
+            let (bucket, key) = bucket(url, scheme, rest)?;
+            remote(S3::new(scheme, bucket, options)?, key)
+        }
+        Some((scheme @ ("gs" | "gcs"), rest)) => {
+            let (bucket, key) = bucket(url, scheme, rest)?;
+            remote(Gcs::new(scheme, bucket, options)?, key)
+        }
+        Some((scheme @ ("az" | "azure" | "abfs" | "abfss"), rest)) => {
+            let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
+            whole_parts(url, key)?;
+            remote(Azure::new(scheme, authority, options)?, key)
+        }
+        Some((scheme @ ("http" | "https"), rest)) => {
+            let HttpUrl { server, key, query } = Http::parse(scheme, rest, options)?;
+            Ok(Location::Remote { provider: Arc::new(server), key, query })
+        }
+        Some(("hf", rest)) => {
+            let (repository, key) = Hf::parse(rest, options)?;
+            remote(repository, &key)
+        }
+        Some((other, rest)) => {
+            // What stands before an @ may be a password, what follows a ? a signature.
+            let place = rest.split(['?', '#']).next().unwrap_or_default();
+            let place = &place[place.split('/').next().and_then(|host| host.rfind('@')).map_or(0, |at| at + 1)..];
+            let known: Vec<String> = SCHEMES.iter().map(|scheme| format!("{scheme}://")).collect();
+            Err(Error::Argument(format!(
+                "\"{other}://{place}\": unknown scheme {other:?}: expected a local path, {SLOW} before one, or {}",
+                known.join(", ")
+            )))
+        }
     }
+}
+
+fn remote(provider: impl Provider + 'static, key: &str) -> Result<Location> {
+    Ok(Location::Remote { provider: Arc::new(provider), key: key.to_owned(), query: None })
 }
 
 /// `("s3", "bucket/key")` of `s3://bucket/key`, with the scheme in lower case only.
@@ -115,7 +183,8 @@ fn file_path(url: &str, rest: &str) -> Result<String> {
         .ok_or_else(|| Error::Argument(format!("{url:?}: expected UTF-8 with %XX escapes, found a broken escape")))
 }
 
-fn percent_decode(text: &str) -> Option<String> {
+/// Text with its `%XX` escapes resolved; `None` if one is broken, or what they stand for is not UTF-8.
+pub(crate) fn percent_decode(text: &str) -> Option<String> {
     let digit = |b: Option<u8>| char::from(b?).to_digit(16);
     let mut bytes = text.bytes();
     let mut out = Vec::with_capacity(text.len());
@@ -130,11 +199,11 @@ fn percent_decode(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-fn local(path: &Path, url: &str) -> Result<Location> {
+fn local(path: &Path, url: &str) -> Result<Local> {
     let path = std::path::absolute(path).map_err(|e| io_error(path, "open", &e))?;
     match fs::metadata(&path) {
-        Ok(metadata) if metadata.is_dir() => Ok(Location::Folder(plain(path)?)),
-        Ok(metadata) if metadata.is_file() => Ok(Location::File(plain_file(path)?)),
+        Ok(metadata) if metadata.is_dir() => Ok(Local::Folder(plain(path)?)),
+        Ok(metadata) if metadata.is_file() => Ok(Local::File(plain_file(path)?)),
         Ok(_) => Err(Error::Argument(format!("{url:?}: expected a file or a folder, found a special file"))),
         Err(e) => {
             let text = path.to_str().unwrap_or_default();
@@ -142,7 +211,7 @@ fn local(path: &Path, url: &str) -> Result<Location> {
             let base = if base.is_empty() { "/" } else { base };
             match fs::metadata(base) {
                 Ok(metadata) if metadata.is_dir() => {
-                    Ok(Location::Pattern { base: plain(PathBuf::from(base))?, pattern: pattern.to_owned() })
+                    Ok(Local::Pattern { base: plain(PathBuf::from(base))?, pattern: pattern.to_owned() })
                 }
                 Ok(_) => Err(Error::Argument(format!("{url:?}: {base} is not a folder"))),
                 Err(e) => Err(io_error(Path::new(base), "list", &e)),
@@ -168,16 +237,24 @@ fn plain_file(path: PathBuf) -> Result<PathBuf> {
     }
 }
 
-fn s3(url: &str, rest: &str, options: &BTreeMap<String, String>) -> Result<Location> {
+/// Bucket and key of what follows the scheme.
+fn bucket<'a>(url: &str, scheme: &str, rest: &'a str) -> Result<(&'a str, &'a str)> {
     let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
     let valid = bucket.len() >= 2 && bucket.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
     if !valid {
-        return Err(Error::Argument(format!("{url:?}: expected s3://bucket/key, found the bucket name {bucket:?}")));
+        return Err(Error::Argument(format!(
+            "{url:?}: expected {scheme}://bucket/key, found the bucket name {bucket:?}"
+        )));
     }
+    whole_parts(url, key)?;
+    Ok((bucket, key))
+}
+
+fn whole_parts(url: &str, key: &str) -> Result<()> {
     if key.starts_with('/') || key.contains("//") {
         return Err(Error::Argument(format!("{url:?}: the key has an empty part between two slashes")));
     }
-    Ok(Location::S3 { bucket: bucket.to_owned(), key: key.to_owned(), options: S3Options::parse(options)? })
+    Ok(())
 }
 
 #[cfg(test)]
@@ -189,30 +266,45 @@ mod tests {
         resolve(url, &BTreeMap::new())
     }
 
+    fn place(url: &str) -> Result<Local> {
+        match at(url)? {
+            Location::Local { place, .. } => Ok(place),
+            remote => panic!("{url}: {remote:?}"),
+        }
+    }
+
+    /// (root, key) of a URL.
+    fn keyed(url: &str) -> (String, String) {
+        match at(url).expect(url) {
+            Location::Remote { provider, key, .. } => (provider.root().to_owned(), key),
+            local => panic!("{url}: {local:?}"),
+        }
+    }
+
     #[test]
     fn a_literal_name_wins_over_its_meaning_as_a_pattern() {
         let folder = tempfile::tempdir().expect("folder");
         let root = folder.path();
         fs::write(root.join("a[1].parquet"), b"x").expect("write");
         let text = |name: &str| root.join(name).to_str().expect("UTF-8").to_owned();
-        assert_eq!(at(&text("a[1].parquet")).expect("file"), Location::File(root.join("a[1].parquet")));
+        assert_eq!(place(&text("a[1].parquet")).expect("file"), Local::File(root.join("a[1].parquet")));
         assert_eq!(
-            at(&text("a[2].parquet")).expect("pattern"),
-            Location::Pattern { base: root.to_owned(), pattern: "a[2].parquet".to_owned() }
+            place(&text("a[2].parquet")).expect("pattern"),
+            Local::Pattern { base: root.to_owned(), pattern: "a[2].parquet".to_owned() }
         );
         assert_eq!(
-            at(&text("x/../*.parquet")).err().map(|e| matches!(e, Error::Store { .. })),
+            place(&text("x/../*.parquet")).err().map(|e| matches!(e, Error::Store { .. })),
             Some(true),
             "x does not exist, so neither does x/.."
         );
         fs::create_dir(root.join("x")).expect("folder");
         let base = fs::canonicalize(root).expect("real path");
         assert_eq!(
-            at(&text("x/../*.parquet")).expect("pattern"),
-            Location::Pattern { base, pattern: "*.parquet".to_owned() }
+            place(&text("x/../*.parquet")).expect("pattern"),
+            Local::Pattern { base, pattern: "*.parquet".to_owned() }
         );
-        assert_eq!(at(&text("x/")).expect("folder"), Location::Folder(root.join("x")));
-        assert_eq!(at(&text("./x//")).expect("folder"), Location::Folder(root.join("x")));
+        assert_eq!(place(&text("x/")).expect("folder"), Local::Folder(root.join("x")));
+        assert_eq!(place(&text("./x//")).expect("folder"), Local::Folder(root.join("x")));
     }
 
     #[test]
@@ -221,18 +313,24 @@ mod tests {
         for name in ["a b", "50%25", "#1", "ü", "new\nline", "a+b", "{x}", "back\\slash", "~"] {
             let path = folder.path().join(name);
             fs::write(&path, b"x").expect("write");
-            assert_eq!(at(path.to_str().expect("UTF-8")).expect(name), Location::File(path.clone()));
+            assert_eq!(place(path.to_str().expect("UTF-8")).expect(name), Local::File(path.clone()));
         }
         assert_eq!(
-            at(&format!("file://{}/a%20b", folder.path().display())).expect("file URL"),
-            Location::File(folder.path().join("a b"))
+            place(&format!("file://{}/a%20b", folder.path().display())).expect("file URL"),
+            Local::File(folder.path().join("a b"))
         );
     }
 
     #[test]
     fn wrong_urls_say_what_was_expected() {
         for (url, part) in [
-            ("gs://b/k", "expected a local path, file:// or s3://"),
+            ("xx://b/k", "expected a local path, local: before one, or file://, s3://"),
+            ("local:", "expected the path of a mount"),
+            ("gs://b//k", "empty part"),
+            ("az://b//k", "empty part"),
+            ("az://con.tainer/k", "container name"),
+            ("hf://org/name", "datasets, models or spaces"),
+            ("https:///a", "expected https://host/path"),
             ("", "is empty"),
             ("file://host/x", "another host"),
             ("file:///%zz", "broken escape"),
@@ -245,14 +343,48 @@ mod tests {
             let message = at(url).expect_err(url).to_string();
             assert!(message.contains(part), "{url}: {message}");
         }
+        let message = at("sftp://me:hunter2@host/a?token=hunter2").expect_err("unknown").to_string();
+        assert!(message.contains("\"sftp://host/a\"") && !message.contains("hunter2"), "{message}");
     }
 
     #[test]
     fn keys_are_raw() {
-        match at("s3://bucket/a%20b #?x").expect("S3") {
-            Location::S3 { bucket, key, .. } => assert_eq!((bucket.as_str(), key.as_str()), ("bucket", "a%20b #?x")),
+        for (scheme, authority) in [
+            ("s3", "bucket"),
+            ("r2", "bucket"),
+            ("gs", "bucket"),
+            ("az", "container"),
+            ("abfss", "container@account.dfs.core.windows.net"),
+            ("hf", "datasets/org/name@v1"),
+        ] {
+            let root = format!("{scheme}://{authority}");
+            assert_eq!(keyed(&format!("{root}/a%20b #?x")), (root, "a%20b #?x".to_owned()));
+        }
+        assert_eq!(keyed("s3://bucket"), ("s3://bucket".to_owned(), String::new()));
+    }
+
+    #[test]
+    fn what_signs_a_url_is_kept_apart() {
+        let location = at("https://host/a.parquet?x=1&sig=hunter2").expect("URL");
+        assert!(!format!("{location:?}").contains("hunter2"), "{location:?}");
+        match location {
+            Location::Remote { key, query, .. } => {
+                assert_eq!(key, "a.parquet?x=1");
+                assert_eq!(query, Some(Hidden("x=1&sig=hunter2".to_owned())));
+            }
+            local => panic!("{local:?}"),
+        }
+    }
+
+    #[test]
+    fn a_mount_is_a_folder_with_a_mark() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().to_str().expect("UTF-8");
+        match at(&format!("local:{path}/")).expect("mount") {
+            Location::Local { place, is_slow: true } => assert_eq!(place, Local::Folder(folder.path().to_owned())),
             other => panic!("{other:?}"),
         }
+        assert!(matches!(at(path).expect("folder"), Location::Local { is_slow: false, .. }));
     }
 
     #[test]

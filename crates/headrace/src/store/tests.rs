@@ -34,6 +34,28 @@ fn a_put_replaces_a_file_whole_and_leaves_nothing_else() {
     assert_eq!(below, found);
 }
 
+#[test]
+fn a_listing_begins_where_it_is_told_and_a_root_lies_below_another() {
+    let (_folder, store) = store();
+    let never = Cancel::new();
+    for path in ["a/b1", "a/b2/c", "a/c", "ab", "b"] {
+        store.put(path, path.as_bytes(), &never).expect("put");
+    }
+    let starting = |store: &Arc<dyn Store>, start: &str| {
+        let mut found = Vec::new();
+        store.list_starting(start, &never, &mut |object| found.push(object.path)).expect("list");
+        found.sort();
+        found
+    };
+    assert_eq!(starting(&store, "a/b"), ["a/b1", "a/b2/c"]);
+    assert_eq!(starting(&store, "a"), ["a/b1", "a/b2/c", "a/c", "ab"]);
+    assert_eq!(starting(&store, "x"), [""; 0]);
+    let below = store.below("a").expect("below");
+    assert_eq!(starting(&below, ""), ["b1", "b2/c", "c"]);
+    assert_eq!(below.url(), format!("{}/a", store.url()));
+    assert!(store.can_list() && store.endpoint().is_none());
+}
+
 /// Readers see the old content or the new, never a mixture or none.
 #[test]
 fn a_put_is_atomic_for_readers() {
@@ -101,6 +123,10 @@ struct Far(Arc<dyn Store>);
 impl Store for Far {
     fn url(&self) -> &str {
         self.0.url()
+    }
+
+    fn below(&self, prefix: &str) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(Self(self.0.below(prefix)?)))
     }
 
     fn list(&self, prefix: &str, cancel: &Cancel, found: &mut dyn FnMut(Object)) -> Result<()> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{Bench, documents, open};
@@ -13,7 +13,7 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result, StoreFault};
 use crate::index::listing::find_files;
 use crate::index::{Index, OpenOptions, Progress};
-use crate::store::s3::{S3Options, S3Store};
+use crate::store::remote::{RemoteStore, S3};
 use crate::store::{Object, Store, Version};
 
 const SECRET: &str = "headrace-secret-0123456789";
@@ -34,12 +34,16 @@ fn options(endpoint: &str, more: &[(&str, &str)]) -> BTreeMap<String, String> {
     all.iter().chain(more).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-fn store(endpoint: &str, prefix: &str, more: &[(&str, &str)]) -> S3Store {
-    S3Store::new("data", prefix, S3Options::parse(&options(endpoint, more)).expect("options")).expect("store")
+fn bucket(bucket: &str, prefix: &str, options: &BTreeMap<String, String>) -> RemoteStore {
+    RemoteStore::new(Arc::new(S3::new("s3", bucket, options).expect("options")), prefix).expect("store")
+}
+
+fn store(endpoint: &str, prefix: &str, more: &[(&str, &str)]) -> RemoteStore {
+    bucket("data", prefix, &options(endpoint, more))
 }
 
 /// The server, with a prefix of the test's own.
-fn server(prefix: &str) -> Option<(String, S3Store)> {
+fn server(prefix: &str) -> Option<(String, RemoteStore)> {
     let endpoint = variable("HEADRACE_TEST_S3")?;
     let store = store(&endpoint, prefix, &[]);
     Some((endpoint, store))
@@ -80,12 +84,12 @@ impl Proxy {
     }
 }
 
-fn put(store: &S3Store, path: &str, bytes: &[u8]) -> Object {
+fn put(store: &RemoteStore, path: &str, bytes: &[u8]) -> Object {
     store.put(path, bytes, &Cancel::new()).expect("put");
     store.head(path, &Cancel::new()).expect("head")
 }
 
-fn read(store: &S3Store, object: &Object) -> Result<Vec<u8>> {
+fn read(store: &RemoteStore, object: &Object) -> Result<Vec<u8>> {
     let mut buffer = Vec::new();
     store.fetch(object, 0..object.size).wait_into(&Cancel::new(), &mut buffer)?;
     Ok(buffer)
@@ -204,7 +208,7 @@ fn s3_wrong_secret_is_denied_at_once_without_showing_it() {
     let Some(endpoint) = variable("HEADRACE_TEST_S3") else { return };
     let wrong = [("endpoint_url", endpoint.as_str()), ("key", "headrace-key"), ("secret", "hunter2-hunter2")];
     let wrong = wrong.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let store = S3Store::new("data", "", S3Options::parse(&wrong).expect("options")).expect("store");
+    let store = bucket("data", "", &wrong);
     let object = Object { path: "x".to_owned(), size: 10, version: Version::Unknown };
     for result in [
         store.list("", &Cancel::new(), &mut |_| ()),
@@ -221,8 +225,7 @@ fn s3_wrong_secret_is_denied_at_once_without_showing_it() {
 #[test]
 fn s3_what_is_missing_is_not_found() {
     let Some((endpoint, store)) = server("nothing") else { return };
-    let parsed = S3Options::parse(&options(&endpoint, &[])).expect("options");
-    let no_bucket = S3Store::new("no-such-bucket", "", parsed).expect("store");
+    let no_bucket = bucket("no-such-bucket", "", &options(&endpoint, &[]));
     let (fault, attempts, message) = fault_of(no_bucket.list("", &Cancel::new(), &mut |_| ()));
     assert_eq!((fault, attempts), (StoreFault::NotFound, 1), "{message}");
     assert!(message.contains("NoSuchBucket") && message.contains("hint: "), "{message}");
@@ -393,7 +396,7 @@ fn s3_without_credentials_says_what_to_set() {
     // The service that gives a machine its credentials is looked for where nothing listens.
     let pairs = [("endpoint_url", "http://127.0.0.1:9"), ("metadata_endpoint", "http://127.0.0.1:9")];
     let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let store = S3Store::new("data", "", S3Options::parse(&pairs).expect("options")).expect("store");
+    let store = bucket("data", "", &pairs);
     let start = Instant::now();
     let (fault, _, message) = fault_of(store.head("x", &Cancel::new()));
     // Where the variables are set, the server is not reached instead.

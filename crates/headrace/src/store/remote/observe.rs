@@ -16,8 +16,15 @@ use object_store::client::{
 };
 use object_store::path::Path;
 
+use crate::store::remote::hf::ERROR_CODE;
+
 /// Bytes of an error's body that are looked at: S3's are a few hundred.
 const ERROR_BODY: usize = 16 << 10;
+
+/// Where servers of Azure and of Hugging Face put the code and the message of an error, which they do not repeat in a
+/// body that has none.
+const CODES: [&str; 2] = ["x-ms-error-code", ERROR_CODE];
+const MESSAGES: [&str; 1] = ["x-error-message"];
 
 /// What became of one request.
 #[derive(Debug, Default, Clone)]
@@ -28,7 +35,7 @@ pub(crate) struct Outcome {
     pub(crate) status: Option<u16>,
     /// How long the server asks to wait.
     pub(crate) retry_after: Option<Duration>,
-    /// Code and message of an error's body.
+    /// The code of an error, from its body or headers.
     pub(crate) code: String,
     /// The message that goes with the code.
     pub(crate) message: String,
@@ -64,12 +71,19 @@ pub(crate) struct ObservingConnector;
 
 impl HttpConnector for ObservingConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Observer(ReqwestConnector::default().connect(options)?)))
+        Ok(HttpClient::new(Observer::new(ReqwestConnector::default().connect(options)?)))
     }
 }
 
+/// A client that notes what came of a request.
 #[derive(Debug)]
-struct Observer(HttpClient);
+pub(crate) struct Observer(HttpClient);
+
+impl Observer {
+    pub(crate) fn new(client: HttpClient) -> Self {
+        Self(client)
+    }
+}
 
 type Answer<'a> = Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'a>>;
 
@@ -81,7 +95,8 @@ impl HttpService for Observer {
     {
         Box::pin(async move {
             let notes = request.extensions().get::<Notes>().cloned();
-            let listing = request.uri().query().is_some_and(|query| query.contains("list-type=2"));
+            let query = request.uri().query().unwrap_or_default();
+            let listing = LISTINGS.iter().find(|listing| query.contains(listing.query));
             let Some(notes) = notes else { return self.0.execute(request).await };
             notes.lock().sent = true;
             let answer = self.0.execute(request).await;
@@ -93,21 +108,30 @@ impl HttpService for Observer {
                 let header = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
                 outcome.retry_after = header.and_then(retry_after);
             }
-            if status.is_success() && !listing {
+            if status.is_success() && listing.is_none() {
                 return Ok(response);
             }
             let (parts, body) = response.into_parts();
             let body = body.bytes().await.inspect_err(|e| notes.lock().transport = Some(e.kind()))?;
-            let body = if status.is_success() {
-                let (mended, odd) = mend_listing(&body);
-                notes.lock().odd_key = odd;
-                mended
-            } else {
-                let text = String::from_utf8_lossy(&body[..body.len().min(ERROR_BODY)]);
-                let mut outcome = notes.lock();
-                outcome.code = element(&text, "Code").unwrap_or_default();
-                outcome.message = element(&text, "Message").unwrap_or_default();
-                body
+            let body = match listing.filter(|_| status.is_success()) {
+                Some(listing) => {
+                    let (mended, odd) = listing.mend(&body);
+                    notes.lock().odd_key = odd;
+                    mended
+                }
+                None => {
+                    let text = String::from_utf8_lossy(&body[..body.len().min(ERROR_BODY)]);
+                    let header = |names: &[&str]| {
+                        let found = names.iter().find_map(|name| parts.headers.get(*name)?.to_str().ok());
+                        found.unwrap_or_default().to_owned()
+                    };
+                    let mut outcome = notes.lock();
+                    outcome.code = element(&text, "Code").unwrap_or_else(|| header(&CODES));
+                    let message = element(&text, "Message").unwrap_or_else(|| header(&MESSAGES));
+                    // Azure adds lines with the request's number and the time.
+                    outcome.message = message.lines().next().unwrap_or_default().to_owned();
+                    body
+                }
             };
             Ok(HttpResponse::from_parts(parts, body.into()))
         })
@@ -161,30 +185,49 @@ pub(crate) fn addressable(key: &str) -> bool {
     !key.starts_with('/') && !key.ends_with('/') && !key.is_empty() && Path::parse(key).is_ok()
 }
 
-/// Takes folder markers and keys that are not [`addressable`] out of a listing; tells the first of the latter.
-fn mend_listing(body: &Bytes) -> (Bytes, Option<String>) {
-    let Ok(xml) = std::str::from_utf8(body) else { return (body.clone(), None) };
-    let mut odd = None;
-    let mut out = String::new();
-    let (mut kept, mut at) = (0, 0);
-    while let Some(start) = xml[at..].find("<Contents>").map(|offset| at + offset) {
-        let Some(len) = xml[start..].find("</Contents>") else { break };
-        let end = start + len + "</Contents>".len();
-        let key = element(&xml[start..end], "Key").unwrap_or_default();
-        if !addressable(&key) {
-            out.push_str(&xml[kept..start]);
-            kept = end;
-            if !key.ends_with('/') && odd.is_none() {
-                odd = Some(key);
+/// How a kind of store lists objects.
+struct Listing {
+    /// What the query of such a request holds.
+    query: &'static str,
+    /// Element of an object.
+    object: &'static str,
+    /// Element of its key.
+    key: &'static str,
+}
+
+/// Listings of S3 and Google Cloud Storage, and of Azure.
+const LISTINGS: [Listing; 2] = [
+    Listing { query: "list-type=2", object: "Contents", key: "Key" },
+    Listing { query: "comp=list", object: "Blob", key: "Name" },
+];
+
+impl Listing {
+    /// Takes folder markers and keys that are not [`addressable`] out of a listing; tells the first of the latter.
+    fn mend(&self, body: &Bytes) -> (Bytes, Option<String>) {
+        let Ok(xml) = std::str::from_utf8(body) else { return (body.clone(), None) };
+        let (open, close) = (format!("<{}>", self.object), format!("</{}>", self.object));
+        let mut odd = None;
+        let mut out = String::new();
+        let (mut kept, mut at) = (0, 0);
+        while let Some(start) = xml[at..].find(&open).map(|offset| at + offset) {
+            let Some(len) = xml[start..].find(&close) else { break };
+            let end = start + len + close.len();
+            let key = element(&xml[start..end], self.key).unwrap_or_default();
+            if !addressable(&key) {
+                out.push_str(&xml[kept..start]);
+                kept = end;
+                if !key.ends_with('/') && odd.is_none() {
+                    odd = Some(key);
+                }
             }
+            at = end;
         }
-        at = end;
+        if kept == 0 {
+            return (body.clone(), None);
+        }
+        out.push_str(&xml[kept..]);
+        (out.into(), odd)
     }
-    if kept == 0 {
-        return (body.clone(), None);
-    }
-    out.push_str(&xml[kept..]);
-    (out.into(), odd)
 }
 
 #[cfg(test)]
@@ -193,11 +236,14 @@ mod tests {
 
     #[test]
     fn markers_and_odd_keys_leave_the_listing() {
-        let one = |key: &str| format!("<Contents><Key>{key}</Key><Size>0</Size></Contents>");
-        let xml = format!("<R>{}{}{}{}</R>", one("a/"), one("a/b&amp;c"), one("a//d"), one("e%20"));
-        let (mended, odd) = mend_listing(&Bytes::from(xml));
-        assert_eq!(mended, format!("<R>{}{}</R>", one("a/b&amp;c"), one("e%20")));
-        assert_eq!(odd.as_deref(), Some("a//d"));
+        for listing in LISTINGS {
+            let (object, name) = (listing.object, listing.key);
+            let one = |key: &str| format!("<{object}><{name}>{key}</{name}><Size>0</Size></{object}>");
+            let xml = format!("<R>{}{}{}{}</R>", one("a/"), one("a/b&amp;c"), one("a//d"), one("e%20"));
+            let (mended, odd) = listing.mend(&Bytes::from(xml));
+            assert_eq!(mended, format!("<R>{}{}</R>", one("a/b&amp;c"), one("e%20")));
+            assert_eq!(odd.as_deref(), Some("a//d"));
+        }
     }
 
     #[test]

@@ -7,11 +7,12 @@ use object_store::client::HttpErrorKind;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::{Error, StoreFault};
-use crate::store::s3::observe::Outcome;
+use crate::store::remote::observe::Outcome;
+use crate::store::remote::provider::Advice;
 
 /// Deadlines and retries of one store. Scope: one read of at most a piece, one page of a listing, one `head`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Policy {
+pub struct Policy {
     /// For a connection. Option `connect_timeout`.
     pub(crate) connect: Duration,
     /// Without a byte: from the request to the answer's head, and between parts of the body. Option `timeout`.
@@ -73,6 +74,8 @@ pub(crate) enum Kind {
     Again(StoreFault),
     /// As [`Kind::Again`], but the server was not reached at all: a wrong address should not take a minute.
     Unreached,
+    /// Nothing was sent, for want of credentials: those that were had before may be had again.
+    Unsigned,
     /// It ends the same way next time.
     Final(StoreFault),
     /// The object is another one now.
@@ -85,8 +88,8 @@ impl Failure {
         Self { kind: Kind::Again(fault), detail: detail.into(), retry_after: None }
     }
 
-    /// What the library's error and the noted outcome say together. Decided by status and code alone.
-    pub(crate) fn judge(error: &dyn std::error::Error, outcome: &Outcome) -> Self {
+    /// What the error and the noted outcome say together. Decided by status and code alone.
+    pub(crate) fn judge(error: &(dyn std::error::Error + 'static), outcome: &Outcome, advice: &Advice) -> Self {
         let said = |hint: &str| {
             let status = outcome.status.unwrap_or(0);
             let mut text = format!("the server answered {status}");
@@ -101,16 +104,16 @@ impl Failure {
         let (kind, detail) = match (outcome.status, outcome.code.as_str(), outcome.transport) {
             (_, _, Some(HttpErrorKind::Timeout)) => (Kind::Again(StoreFault::Timeout), innermost(error)),
             (None, _, Some(HttpErrorKind::Connect)) => {
-                (Kind::Unreached, format!("{}\nhint: {UNREACHED}", innermost(error)))
+                (Kind::Unreached, format!("{}\nhint: {}", innermost(error), advice.unreached))
             }
             (_, _, Some(_)) => (Kind::Again(StoreFault::Unavailable), innermost(error)),
             (None, ..) if !outcome.sent => (
-                Kind::Final(StoreFault::Denied),
-                format!("no credentials could be had: {}\nhint: {NO_CREDENTIALS}", innermost(error)),
+                Kind::Unsigned,
+                format!("no credentials could be had: {}\nhint: {}", innermost(error), advice.no_credentials),
             ),
             (None, ..) => (Kind::Again(StoreFault::Unavailable), innermost(error)),
-            (Some(404), "NoSuchBucket", _) => {
-                (Kind::Final(StoreFault::NotFound), said("check the bucket's name, its region and the endpoint_url"))
+            (Some(404), "NoSuchBucket" | "ContainerNotFound" | "RepoNotFound" | "RevisionNotFound", _) => {
+                (Kind::Final(StoreFault::NotFound), said(&advice.no_root))
             }
             (Some(404 | 410), ..) => (Kind::Final(StoreFault::NotFound), said("")),
             (Some(412 | 416), ..) => (Kind::Changed, said("")),
@@ -118,14 +121,13 @@ impl Failure {
                 (Kind::Final(StoreFault::Denied), said("the clock of this machine is wrong"))
             }
             (Some(400), "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired", _) => {
-                (Kind::Final(StoreFault::Denied), said("the session token has expired: renew AWS_SESSION_TOKEN"))
+                (Kind::Final(StoreFault::Denied), said(&advice.expired))
             }
             (Some(400), "RequestTimeout", _) => (Kind::Again(StoreFault::Timeout), said("")),
-            (Some(401 | 403), ..) => (Kind::Final(StoreFault::Denied), said(CREDENTIALS)),
-            (Some(301 | 302 | 307 | 308), ..) | (Some(400), "AuthorizationHeaderMalformed", _) => (
-                Kind::Final(StoreFault::Other),
-                said("the bucket lies in another region: set AWS_REGION or storage_options={\"region\": ...}"),
-            ),
+            (Some(401 | 403), ..) => (Kind::Final(StoreFault::Denied), said(&advice.denied)),
+            (Some(301 | 302 | 307 | 308), ..) | (Some(400), "AuthorizationHeaderMalformed", _) => {
+                (Kind::Final(StoreFault::Other), said(&advice.elsewhere))
+            }
             (Some(408), ..) => (Kind::Again(StoreFault::Timeout), said("")),
             (Some(429), ..) => (Kind::Again(StoreFault::Unavailable), said("")),
             (Some(501), ..) => (Kind::Final(StoreFault::Other), said("")),
@@ -137,12 +139,6 @@ impl Failure {
         Self { kind, detail, retry_after: outcome.retry_after }
     }
 }
-
-const CREDENTIALS: &str = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or storage_options), and whether they \
-    may read this bucket";
-const UNREACHED: &str = "check the endpoint_url, the region, and whether this machine needs a proxy (HTTPS_PROXY)";
-const NO_CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass storage_options={\"anon\": \
-    \"true\"} for a public bucket; profiles in ~/.aws are not read";
 
 /// The last message of a chain of errors: those before it repeat it, with addresses.
 pub(crate) fn innermost(error: &dyn std::error::Error) -> String {
@@ -203,7 +199,8 @@ impl Attempts {
             Kind::Again(_) => self.policy.retries,
             Kind::Unreached if reached => self.policy.retries,
             Kind::Unreached => self.policy.retries.min(3),
-            Kind::Final(_) | Kind::Changed => return None,
+            Kind::Unsigned if reached => self.policy.retries,
+            Kind::Unsigned | Kind::Final(_) | Kind::Changed => return None,
         };
         let tried = self.barren.max(1);
         let pause = self.policy.pause(tried + 1, self.salt).max(failure.retry_after.unwrap_or_default());
@@ -215,6 +212,7 @@ impl Attempts {
         let fault = match failure.kind {
             Kind::Again(fault) | Kind::Final(fault) => fault,
             Kind::Unreached => StoreFault::Unavailable,
+            Kind::Unsigned => StoreFault::Denied,
             Kind::Changed => StoreFault::Other,
         };
         Error::Store { uri, operation, fault, attempts: self.made.max(1), detail: failure.detail }
@@ -225,9 +223,21 @@ impl Attempts {
 mod tests {
     use super::*;
 
+    fn advice() -> Advice {
+        let hint = |text: &'static str| std::borrow::Cow::Borrowed(text);
+        Advice {
+            denied: hint("denied"),
+            no_credentials: hint("no credentials"),
+            expired: hint("expired"),
+            no_root: hint("no root"),
+            unreached: hint("unreached"),
+            elsewhere: hint("elsewhere"),
+        }
+    }
+
     fn judged(status: u16, code: &str) -> Kind {
         let outcome = Outcome { sent: true, status: Some(status), code: code.to_owned(), ..Outcome::default() };
-        Failure::judge(&std::io::Error::other("x"), &outcome).kind
+        Failure::judge(&std::io::Error::other("x"), &outcome, &advice()).kind
     }
 
     #[test]
@@ -236,9 +246,22 @@ mod tests {
         assert_eq!(judged(429, ""), Kind::Again(StoreFault::Unavailable));
         assert_eq!(judged(403, "SignatureDoesNotMatch"), Kind::Final(StoreFault::Denied));
         assert_eq!(judged(404, "NoSuchKey"), Kind::Final(StoreFault::NotFound));
+        assert_eq!(judged(404, "ContainerNotFound"), Kind::Final(StoreFault::NotFound));
+        assert_eq!(judged(401, "RepoNotFound"), Kind::Final(StoreFault::Denied));
         assert_eq!(judged(412, "PreconditionFailed"), Kind::Changed);
         assert_eq!(judged(400, "ExpiredToken"), Kind::Final(StoreFault::Denied));
         assert_eq!(judged(400, "RequestTimeout"), Kind::Again(StoreFault::Timeout));
+    }
+
+    #[test]
+    fn credentials_that_were_had_before_are_asked_for_again() {
+        let failure = Failure::judge(&std::io::Error::other("x"), &Outcome::default(), &advice());
+        assert_eq!(failure.kind, Kind::Unsigned);
+        assert!(failure.detail.ends_with("x\nhint: no credentials"), "{}", failure.detail);
+        let mut attempts = Attempts::new(Policy::default(), 1);
+        attempts.begin();
+        assert!(attempts.pause(&failure, false).is_none());
+        assert!(attempts.pause(&failure, true).is_some());
     }
 
     #[test]

@@ -1,0 +1,311 @@
+//! Requests made until they succeed or cannot: attempts, deadlines, the limit on requests, credentials that are
+//! renewed, and bodies that go on where they broke.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tokio::time::timeout;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::error::{Error, Result, StoreFault};
+use crate::store::remote::backend::{Ask, Backend, Fault, Hidden};
+use crate::store::remote::observe::Notes;
+use crate::store::remote::provider::{Advice, Connection, Provider, Secrets, Sources};
+use crate::store::remote::retry::{Attempts, Failure, Kind, MIN_RATE, innermost};
+use crate::store::remote::runtime::permits;
+use crate::store::{Traffic, Version};
+
+/// What all stores below one root have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) provider: Arc<dyn Provider>,
+    /// What has to follow a key in its URL, for the keys that need it.
+    queries: BTreeMap<String, Hidden>,
+    /// With the process that made it: a forked child must not use its parent's connections.
+    client: Mutex<(u32, Arc<Client>)>,
+    advice: Advice,
+    /// Whether the server has answered anything yet.
+    reached: AtomicBool,
+    pub(super) traffic: Traffic,
+}
+
+/// A connection, with what it was made of.
+struct Client {
+    backend: Box<dyn Backend>,
+    endpoint: Option<String>,
+    secrets: Secrets,
+    sources: Sources,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the library's client: what it shows of its credentials is not for us to rely on.
+        f.write_str("Client")
+    }
+}
+
+/// One piece of a read.
+pub(super) struct Piece {
+    pub(super) uri: String,
+    pub(super) key: String,
+    pub(super) size: u64,
+    /// What all bytes must be of; if the listing does not know it, what the first answer says.
+    pub(super) version: Version,
+    pub(super) range: Range<u64>,
+    /// What has arrived so far.
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Shared {
+    pub(super) fn new(provider: Arc<dyn Provider>, queries: BTreeMap<String, Hidden>) -> Result<Self> {
+        let client = Mutex::new((std::process::id(), Arc::new(connect(provider.as_ref(), &queries)?)));
+        let advice = provider.advice();
+        Ok(Self { provider, queries, client, advice, reached: AtomicBool::new(false), traffic: Traffic::default() })
+    }
+
+    /// Where requests go, if that is not the provider's own address.
+    pub(super) fn endpoint(&self) -> Option<String> {
+        self.client().endpoint.clone()
+    }
+
+    fn client(&self) -> Arc<Client> {
+        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = std::process::id();
+        if client.0 != process {
+            // The settings made a client before; if they do not any more, the old one says why.
+            if let Ok(own) = connect(self.provider.as_ref(), &self.queries) {
+                *client = (process, Arc::new(own));
+            }
+        }
+        Arc::clone(&client.1)
+    }
+
+    /// Takes up credentials that were renewed in the environment or in files; whether there were any.
+    fn renew(&self, used: &Arc<Client>) -> bool {
+        let current = self.client();
+        if !Arc::ptr_eq(&current, used) {
+            return true;
+        }
+        if used.sources == self.provider.sources() {
+            return false;
+        }
+        match connect(self.provider.as_ref(), &self.queries) {
+            Ok(client) => {
+                *self.client.lock().unwrap_or_else(PoisonError::into_inner) = (std::process::id(), Arc::new(client));
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// What to ask for a key.
+    pub(super) fn ask(&self, key: &str, notes: Notes) -> Ask {
+        Ask { key: key.to_owned(), query: self.queries.get(key).cloned(), notes }
+    }
+
+    /// What to do after a failed attempt: returns to try again, or ends with the error.
+    async fn after(
+        &self,
+        attempts: &Attempts,
+        mut failure: Failure,
+        client: &Arc<Client>,
+        renewed: &mut bool,
+        end: impl FnOnce(&Attempts, Failure) -> Error,
+    ) -> Result<()> {
+        let is_denied = matches!(failure.kind, Kind::Final(StoreFault::Denied) | Kind::Unsigned);
+        if is_denied && !*renewed && self.renew(client) {
+            *renewed = true;
+            return Ok(());
+        }
+        failure.detail = client.secrets.hide(failure.detail);
+        match attempts.pause(&failure, self.reached.load(Ordering::Relaxed)) {
+            Some(pause) => {
+                tokio::time::sleep(pause).await;
+                Ok(())
+            }
+            None => Err(end(attempts, failure)),
+        }
+    }
+
+    fn note(&self, notes: &Notes) {
+        if notes.outcome().status.is_some() {
+            self.reached.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn judge(&self, error: &Fault, notes: &Notes) -> Failure {
+        Failure::judge(error.as_ref(), &notes.outcome(), &self.advice)
+    }
+
+    fn timed_out(&self) -> Failure {
+        let seconds = self.provider.policy().request.as_secs_f64();
+        Failure::again(StoreFault::Timeout, format!("nothing arrived for {seconds} s"))
+    }
+
+    /// Makes a request of which the answer is small, until it succeeds or cannot. `sent` is the length of its body.
+    pub(super) async fn retry<T, F>(
+        &self,
+        uri: String,
+        operation: &str,
+        sent: usize,
+        salt: u64,
+        notes: Notes,
+        mut request: impl FnMut(BackendOf) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = std::result::Result<T, Fault>>,
+    {
+        let mut attempts = Attempts::new(self.provider.policy(), salt);
+        let mut renewed = false;
+        loop {
+            let client = self.client();
+            let permit = permits()?.acquire().await.map_err(|e| Error::Internal(e.to_string()))?;
+            attempts.begin();
+            notes.reset();
+            let longest = attempts.step() + Duration::from_secs(sent as u64 / MIN_RATE);
+            let answer = timeout(longest, request(BackendOf(Arc::clone(&client)))).await;
+            drop(permit);
+            self.note(&notes);
+            let failure = match answer {
+                Ok(Ok(value)) => return Ok(value),
+                Ok(Err(error)) => self.judge(&error, &notes),
+                Err(_) => self.timed_out(),
+            };
+            self.after(&attempts, failure, &client, &mut renewed, |attempts, failure| {
+                attempts.error(uri.clone(), operation.to_owned(), failure)
+            })
+            .await?;
+        }
+    }
+
+    /// Reads a piece, continuing where a body broke.
+    pub(super) async fn read(&self, mut piece: Piece) -> Result<Vec<u8>> {
+        let wanted = usize::try_from(piece.range.end - piece.range.start).unwrap_or(usize::MAX);
+        let salt = xxh3_64_with_seed(piece.key.as_bytes(), piece.range.start);
+        let mut attempts = Attempts::new(self.provider.policy(), salt);
+        let mut renewed = false;
+        loop {
+            let client = self.client();
+            let notes = Notes::default();
+            let permit = permits()?.acquire().await.map_err(|e| Error::Internal(e.to_string()))?;
+            attempts.begin();
+            // Only now: a read that waits for its turn holds no memory.
+            piece.bytes.reserve_exact(wanted - piece.bytes.len());
+            let outcome = self.attempt(&client, &mut piece, &mut attempts, &notes).await;
+            drop(permit);
+            self.note(&notes);
+            self.traffic.add(1, 0, u64::from(attempts.made > 1));
+            let Err(failure) = outcome else {
+                self.traffic.add(0, wanted as u64, 0);
+                return Ok(piece.bytes);
+            };
+            if piece.version == Version::Unknown {
+                // What comes next may be of another file: nothing tells them apart.
+                piece.bytes.clear();
+            }
+            self.after(&attempts, failure, &client, &mut renewed, |attempts, failure| {
+                if failure.kind == Kind::Changed {
+                    return Error::Changed {
+                        uri: piece.uri.clone(),
+                        wanted: describe(piece.size, &piece.version),
+                        found: failure.detail,
+                    };
+                }
+                let operation = format!("read bytes {}..{}", piece.range.start, piece.range.end);
+                attempts.error(piece.uri.clone(), operation, failure)
+            })
+            .await?;
+        }
+    }
+
+    /// One request for what is missing of a piece.
+    async fn attempt(
+        &self,
+        client: &Client,
+        piece: &mut Piece,
+        attempts: &mut Attempts,
+        notes: &Notes,
+    ) -> std::result::Result<(), Failure> {
+        let wanted = piece.range.end - piece.range.start;
+        let missing = piece.range.start + piece.bytes.len() as u64..piece.range.end;
+        let request = client.backend.get(self.ask(&piece.key, notes.clone()), missing, piece.version.clone());
+        let answer = match timeout(attempts.step(), request).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => return Err(self.judge(&error, notes)),
+            Err(_) => return Err(self.timed_out()),
+        };
+        if answer.size != piece.size || differ(&piece.version, &answer.version) {
+            let found = describe(answer.size, &answer.version);
+            return Err(Failure { kind: Kind::Changed, detail: found, retry_after: None });
+        }
+        if piece.version == Version::Unknown {
+            piece.version = answer.version;
+        }
+        let mut body = answer.body;
+        loop {
+            let part = match timeout(attempts.step(), body.next()).await {
+                Err(_) => return Err(self.timed_out()),
+                Ok(None) => break,
+                Ok(Some(Err(error))) => {
+                    let text = innermost(error.as_ref());
+                    return Err(Failure::again(StoreFault::Unavailable, broken(piece, &text)));
+                }
+                Ok(Some(Ok(part))) => part,
+            };
+            if piece.bytes.len() as u64 + part.len() as u64 > wanted {
+                piece.bytes.clear();
+                return Err(Failure::again(StoreFault::Unavailable, "the server sent more bytes than were asked for"));
+            }
+            piece.bytes.extend_from_slice(&part);
+            attempts.progress(piece.bytes.len() as u64);
+        }
+        if piece.bytes.len() as u64 == wanted {
+            return Ok(());
+        }
+        Err(Failure::again(StoreFault::Unavailable, broken(piece, "the body ended early")))
+    }
+}
+
+/// The backend of a client, which lives as long as a request to it.
+pub(super) struct BackendOf(Arc<Client>);
+
+impl std::ops::Deref for BackendOf {
+    type Target = dyn Backend;
+
+    fn deref(&self) -> &Self::Target {
+        self.0.backend.as_ref()
+    }
+}
+
+fn connect(provider: &dyn Provider, queries: &BTreeMap<String, Hidden>) -> Result<Client> {
+    let sources = provider.sources();
+    let Connection { backend, endpoint, secrets } = provider.connect(&sources)?;
+    let secrets = secrets.with(queries.values().map(|Hidden(query)| query.as_str()));
+    Ok(Client { backend, endpoint, secrets, sources })
+}
+
+/// Whether two versions are of one kind and not the same.
+fn differ(wanted: &Version, found: &Version) -> bool {
+    match (wanted, found) {
+        (Version::ETag(wanted), Version::ETag(found)) => wanted != found,
+        (Version::Modified(wanted), Version::Modified(found)) => wanted != found,
+        _ => false,
+    }
+}
+
+fn broken(piece: &Piece, text: &str) -> String {
+    format!("the body broke after {} of {} bytes: {text}", piece.bytes.len(), piece.range.end - piece.range.start)
+}
+
+fn describe(size: u64, version: &Version) -> String {
+    match version {
+        Version::ETag(tag) => format!("{size} bytes, entity tag {tag}"),
+        Version::Modified(time) => format!("{size} bytes, modified {} s after 1970", time / 1_000_000_000),
+        Version::Unknown => format!("{size} bytes"),
+    }
+}
