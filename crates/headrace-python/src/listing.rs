@@ -7,12 +7,14 @@ use std::sync::Arc;
 use headrace::cancel::Cancel;
 use headrace::index::listing::{self, Found, Rule};
 use headrace::index::{self, OpenOptions, Progress};
+use headrace::store::cache::cached;
 use headrace::store::{self, Object, READ_BLOCK, Store, Version};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::blocking::blocking;
 use crate::buffer::Buffer;
+use crate::cache::DiskCache;
 use crate::errors::to_python;
 use crate::index::{Index, mode, tell, traffic};
 
@@ -32,17 +34,20 @@ pub(crate) struct Listing {
 impl Listing {
     /// Lists all files that are not hidden; `progress` is called with (phase, done, total) now and then.
     #[staticmethod]
-    #[pyo3(signature = (urls, *, storage_options, progress))]
+    #[pyo3(signature = (urls, *, storage_options, cache=None, progress))]
     fn open(
         py: Python<'_>,
         urls: Vec<String>,
         storage_options: BTreeMap<String, String>,
+        cache: Option<PyRef<'_, DiskCache>>,
         progress: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
         let (cancel, counts) = (Cancel::new(), Progress::new());
+        let cache = cache.map(|cache| Arc::clone(&cache.0));
         let tick = |_: Python<'_>| tell(progress, &counts);
         let work = || {
-            let found = listing::find(&urls, &storage_options, &cancel, &counts)?;
+            let mut found = listing::find(&urls, &storage_options, &cancel, &counts)?;
+            found.store = cached(found.store, cache.as_ref());
             let (objects, _) = found.clone().files(Rule::All)?;
             Ok(Self { store: Arc::clone(&found.store), found: Some(found), objects })
         };
@@ -51,9 +56,15 @@ impl Listing {
 
     /// A folder of which nothing is listed, because something else names its files.
     #[staticmethod]
-    #[pyo3(signature = (url, *, storage_options))]
-    fn root(py: Python<'_>, url: &str, storage_options: BTreeMap<String, String>) -> PyResult<Self> {
+    #[pyo3(signature = (url, *, storage_options, cache=None))]
+    fn root(
+        py: Python<'_>,
+        url: &str,
+        storage_options: BTreeMap<String, String>,
+        cache: Option<PyRef<'_, DiskCache>>,
+    ) -> PyResult<Self> {
         let store = py.detach(|| listing::root(url, &storage_options)).map_err(to_python)?;
+        let store = cached(store, cache.map(|cache| Arc::clone(&cache.0)).as_ref());
         Ok(Self { store, found: None, objects: Vec::new() })
     }
 

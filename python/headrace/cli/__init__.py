@@ -1,4 +1,4 @@
-"""The command line: `headrace inspect | head | verify | plan | show | index | demo`.
+"""The command line: `headrace inspect | head | verify | plan | show | index | cache | demo`.
 
 Here is what each command takes. What it does is in a module of its own, imported when it is called, so that
 ``headrace --help`` loads none of them.
@@ -24,7 +24,8 @@ _MOST = 2**32 - 1
 _INT32 = 2**31
 
 Urls = Annotated[
-    list[str], typer.Argument(metavar="URL...", help="A folder, file, glob or URL (s3://, gs://, ...); several make one dataset.")
+    list[str],
+    typer.Argument(metavar="URL...", help="A folder, file, glob or URL (s3://, gs://, ...); several make one dataset."),
 ]
 Column = Annotated[
     str | None, typer.Option(help='The token column, such as "tokens" or "a.b"; by default "tokens", or the only one.')
@@ -32,6 +33,9 @@ Column = Annotated[
 StorageOptions = Annotated[
     list[str] | None,
     typer.Option("--storage-option", metavar="KEY=VALUE", help="A setting of the store; may be repeated."),
+]
+CacheDir = Annotated[
+    str | None, typer.Option(metavar="FOLDER", help="The cache folder; by default that which headrace.open takes.")
 ]
 Format = Annotated[
     str | None,
@@ -228,6 +232,47 @@ def _index(  # pyright: ignore[reportUnusedFunction]
     from headrace.cli._common import clean
 
     clean("index", command.run, urls, in_place=in_place, column=column, storage_option=storage_option, as_json=json)
+
+
+cache = typer.Typer(help="The folder of indexes, and of what was read of remote stores.", no_args_is_help=True)
+app.add_typer(cache, name="cache")
+
+
+@cache.command("path")
+def _cache_path(  # pyright: ignore[reportUnusedFunction]
+    cache_dir: CacheDir = None, json: Json = False
+) -> None:
+    """Where it is."""
+    from headrace.cli import cache as command
+    from headrace.cli._common import clean
+
+    clean("cache path", command.path, cache_dir=cache_dir, as_json=json)
+
+
+@cache.command("info")
+def _cache_info(  # pyright: ignore[reportUnusedFunction]
+    cache_dir: CacheDir = None, json: Json = False
+) -> None:
+    """What it holds."""
+    from headrace.cli import cache as command
+    from headrace.cli._common import clean
+
+    clean("cache info", command.info, cache_dir=cache_dir, as_json=json)
+
+
+@cache.command("clear")
+def _cache_clear(  # pyright: ignore[reportUnusedFunction]
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also indexes and tables, which opening a dataset makes anew.")
+    ] = False,
+    cache_dir: CacheDir = None,
+    json: Json = False,
+) -> None:
+    """Remove what was read of remote stores; files that headrace did not put there stay."""
+    from headrace.cli import cache as command
+    from headrace.cli._common import clean
+
+    clean("cache clear", command.clear, cache_dir=cache_dir, everything=everything, as_json=json)
 
 
 @app.command(

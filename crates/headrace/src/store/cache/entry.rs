@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-use crate::store::{Object, Version};
+use crate::store::{Object, Store, Version};
 
 const MAGIC: &[u8; 8] = b"HRCACHE1";
 /// Bytes before the content.
@@ -22,12 +22,13 @@ pub(super) struct Key(u128);
 
 impl Key {
     /// The key of a range; `None` if nothing tells this content of the object from another.
-    pub(super) fn new(uri: &str, object: &Object, range: &Range<u64>) -> Option<Self> {
+    pub(super) fn new(store: &dyn Store, object: &Object, range: &Range<u64>) -> Option<Self> {
         if object.version == Version::Unknown {
             return None;
         }
         let (version, size) = (object.version.token(), object.size);
-        let text = format!("{uri}\0{version}\0{size}\0{}\0{}", range.start, range.end);
+        let (endpoint, uri) = (store.endpoint().unwrap_or_default(), store.uri(&object.path));
+        let text = format!("{endpoint}\0{uri}\0{version}\0{size}\0{}\0{}", range.start, range.end);
         Some(Self(xxh3_128(text.as_bytes())))
     }
 

@@ -156,8 +156,7 @@ impl Folder {
 
     /// Makes an entry of a claim. Where that fails the cache is closed, and nothing is lost but the entry.
     pub(super) fn publish(&self, mut claim: Claim, key: Key, content: &[u8]) {
-        let outcome =
-            entry::write(&claim.file, key, content).and_then(|()| fs::rename(&claim.part, self.path(key)));
+        let outcome = entry::write(&claim.file, key, content).and_then(|()| fs::rename(&claim.part, self.path(key)));
         match outcome {
             Ok(()) => claim.is_published = true,
             Err(error) => return self.close(&error),

@@ -12,7 +12,6 @@ mod tests;
 
 use std::fs::File;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -31,17 +30,18 @@ const SHORTEST: u64 = 4 << 10;
 /// How often it is looked whether another process is done.
 const POLL: Duration = Duration::from_millis(10);
 
-/// A store of which the bytes that were read are kept on a local disk.
+/// A store of which the bytes that were read are kept on a local disk. Whatever it is, it is read like a remote one.
 #[derive(Debug)]
-pub struct CachedStore {
+struct CachedStore {
     store: Arc<dyn Store>,
     folder: Arc<Folder>,
 }
 
-impl CachedStore {
-    /// Keeps what is read from `store` in `folder`.
-    pub fn new(store: Arc<dyn Store>, folder: Arc<Folder>) -> Self {
-        Self { store, folder }
+/// Keeps what is read from a store in `folder`, if there is one and reads are slow enough.
+pub fn cached(store: Arc<dyn Store>, folder: Option<&Arc<Folder>>) -> Arc<dyn Store> {
+    match folder {
+        Some(folder) if store.is_slow() => Arc::new(CachedStore { store, folder: Arc::clone(folder) }),
+        _ => store,
     }
 }
 
@@ -54,8 +54,24 @@ impl Store for CachedStore {
         self.store.uri(path)
     }
 
+    fn endpoint(&self) -> Option<String> {
+        self.store.endpoint()
+    }
+
+    fn below(&self, prefix: &str) -> Result<Arc<dyn Store>> {
+        Ok(cached(self.store.below(prefix)?, Some(&self.folder)))
+    }
+
+    fn can_list(&self) -> bool {
+        self.store.can_list()
+    }
+
     fn list(&self, prefix: &str, cancel: &Cancel, found: &mut dyn FnMut(Object)) -> Result<()> {
         self.store.list(prefix, cancel, found)
+    }
+
+    fn list_starting(&self, start: &str, cancel: &Cancel, found: &mut dyn FnMut(Object)) -> Result<()> {
+        self.store.list_starting(start, cancel, found)
     }
 
     fn head(&self, path: &str, cancel: &Cancel) -> Result<Object> {
@@ -63,11 +79,7 @@ impl Store for CachedStore {
     }
 
     fn fetch(&self, object: &Object, range: Range<u64>) -> Fetch {
-        let key = if range.end - range.start < SHORTEST {
-            None
-        } else {
-            Key::new(&self.store.uri(&object.path), object, &range)
-        };
+        let key = if range.end - range.start < SHORTEST { None } else { Key::new(self.store.as_ref(), object, &range) };
         match key {
             None => self.store.fetch(object, range),
             Some(key) => Fetch::new(CachedRead::start(self, key, object, range)),
@@ -80,10 +92,6 @@ impl Store for CachedStore {
 
     fn is_remote(&self) -> bool {
         true
-    }
-
-    fn folder(&self) -> Option<&Path> {
-        self.store.folder()
     }
 
     fn traffic(&self) -> &Traffic {

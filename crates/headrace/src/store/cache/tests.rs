@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{CachedStore, Folder, clear, usage};
+use super::{Folder, cached, clear, usage};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::store::local::LocalStore;
@@ -33,6 +33,10 @@ impl Pending for SlowRead {
 impl Store for Slow {
     fn url(&self) -> &str {
         self.store.url()
+    }
+
+    fn below(&self, prefix: &str) -> Result<Arc<dyn Store>> {
+        self.store.below(prefix)
     }
 
     fn list(&self, prefix: &str, cancel: &Cancel, found: &mut dyn FnMut(Object)) -> Result<()> {
@@ -81,16 +85,16 @@ impl Place {
     }
 
     /// A cache as a process has it.
-    fn cached(&self, limit: u64) -> (Arc<CachedStore>, Arc<Folder>) {
+    fn cached(&self, limit: u64) -> (Arc<dyn Store>, Arc<Folder>) {
         let folder = Arc::new(Folder::new(self.cache.path(), limit));
-        (Arc::new(CachedStore::new(self.store.clone(), Arc::clone(&folder))), folder)
+        (cached(self.store.clone(), Some(&folder)), folder)
     }
 
     fn begun(&self) -> u64 {
         self.store.begun.load(Ordering::Relaxed)
     }
 
-    fn check(&self, store: &CachedStore, range: Range<u64>) {
+    fn check(&self, store: &Arc<dyn Store>, range: Range<u64>) {
         let mut buffer = b"before".to_vec();
         store.fetch(&self.object, range.clone()).wait_into(&Cancel::new(), &mut buffer).expect("read");
         let wanted = &fs::read(self.data.path().join("x")).expect("read")[range.start as usize..range.end as usize];
@@ -204,7 +208,12 @@ fn it_stays_below_its_limit_and_keeps_what_was_used_last() {
         assert!(usage(place.cache.path()).bytes <= 100_000);
         if begin == 0 {
             // One that looks like an entry by its name alone.
-            let named = place.entries().into_iter().find(|path| *path != foreign).expect("entry").with_file_name("0".repeat(32));
+            let named = place
+                .entries()
+                .into_iter()
+                .find(|path| *path != foreign)
+                .expect("entry")
+                .with_file_name("0".repeat(32));
             fs::write(named, vec![0; 10]).expect("write");
         }
     }
@@ -246,7 +255,7 @@ fn a_folder_that_cannot_be_written_is_noted_and_hinders_nothing() {
     fs::write(&blocked, b"x").expect("write");
     let folder = Arc::new(Folder::new(&blocked, 1 << 30));
     assert!(folder.take_problem().expect("noted").contains("nothing more is cached"));
-    let store = CachedStore::new(place.store.clone(), Arc::clone(&folder));
+    let store = cached(place.store.clone(), Some(&folder));
     place.check(&store, 0..LEN);
     place.check(&store, 0..LEN);
     assert_eq!(place.begun(), 2);

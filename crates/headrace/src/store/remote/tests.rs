@@ -354,7 +354,8 @@ fn a_place_that_has_ended_is_asked_for_again() {
         false => reply(200, &[], b"{\"sha\": \"c0\"}"),
     });
     let (store, objects) =
-        listed(&["hf://datasets/o/n/a.parquet"], &[("endpoint", &server.address), ("max_retries", "0")]).expect("listed");
+        listed(&["hf://datasets/o/n/a.parquet"], &[("endpoint", &server.address), ("max_retries", "0")])
+            .expect("listed");
     for _ in 0..3 {
         assert_eq!(whole(&store, &objects[0]).expect("read"), b"large");
     }
