@@ -12,6 +12,9 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_DATA ?= .cache/bench
 BENCH_ARGS ?=
+CPYTHON ?=
+FREE_THREADED_TESTS := $(addsuffix .py,$(addprefix tests/test_,pool steps driver selection samples sample_faults loader lifecycle)) \
+	$(wildcard tests/test_sample_loader_*.py)
 SAMPLES_ARGS ?= $(filter --quick,$(BENCH_ARGS))
 
 RUST := Cargo.toml Cargo.lock pyproject.toml $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
@@ -49,6 +52,21 @@ endef
 	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/peers.txt
 	@touch $@
 
+# CPython without a GIL. PyO3 supports that from 3.14 on, and refuses 3.13, which Debian has the sources of, unless told
+# not to look: for tests that will do.
+.venv-free-threaded/.installed: requirements/free-threaded.txt tests/tools/free_threaded.py
+	@$(call say,Environment .venv-free-threaded: CPython without a GIL and the packages of requirements/free-threaded.txt)
+	@$$($(PYTHON) tests/tools/free_threaded.py --install $(CPYTHON)) -m venv .venv-free-threaded
+	@.venv-free-threaded/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: -r $<
+	@touch $@
+
+.venv-free-threaded/.built: .venv-free-threaded/.installed .venv/.installed $(RUST)
+	@$(call say,Building headrace (release) into .venv-free-threaded: minutes the first time)
+	@$(call need,cargo,Rust 1.93 or newer)
+	@VIRTUAL_ENV=$(CURDIR)/.venv-free-threaded UNSAFE_PYO3_SKIP_VERSION_CHECK=1 \
+		.venv/bin/maturin develop --release --locked --target-dir $(or $(CARGO_TARGET_DIR),target)/free-threaded
+	@touch $@
+
 $(eval $(call environment,.venv,dev))
 $(eval $(call environment,.venv-demo,demo))
 $(eval $(call environment,.venv-bench,bench))
@@ -58,12 +76,12 @@ $(eval $(call build,.venv))
 $(eval $(call build,.venv-demo))
 $(eval $(call build,.venv-bench))
 
-.PHONY: help demo test check bench docs lock clean
+.PHONY: help demo test free-threaded check bench docs lock clean
 
 help: ## this list
 	@echo "headrace: a data loader for model training"
 	@echo
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
 demo: .venv-demo/.built ## build, then load this machine's own text; kill it, resume on other ranks, compare
 	@.venv-demo/bin/headrace demo
@@ -75,6 +93,12 @@ test: .venv/.built .venv-peers/.installed ## every test: the Rust core, then Pyt
 	@.venv/bin/python tests/tools/s3_server.py --run cargo test --locked -p headrace
 	@$(call say,Python tests)
 	@.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+free-threaded: .venv/.built .venv-free-threaded/.built ## tests on a CPython without a GIL, which it builds (CPYTHON=archive of its sources)
+	@$(call say,Tests of loaders)
+	@.venv-free-threaded/bin/python -m pytest -m "not slow" $(FREE_THREADED_TESTS)
+	@$(call say,Loaders in several threads)
+	@.venv/bin/python -m pytest -s tests/test_free_threaded.py
 
 check: .venv/.built ## every check that runs no test: formats, lints, types, stubs, links
 	@$(call say,cargo fmt)
@@ -105,12 +129,12 @@ docs: .venv-docs/.installed ## build the documentation into site/
 
 lock: .venv-lock/.installed ## write the exact versions of requirements/*.txt anew
 	@$(call say,Versions)
-	@cd requirements; for list in bench dev demo docs lock peers; do \
+	@cd requirements; for list in bench dev demo docs free-threaded lock peers; do \
 		../.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --upgrade \
 			--no-emit-index-url --custom-compile-command "make lock" $$list.in -o $$list.txt \
 			$$([ $$list = demo ] && echo --constraints dev.txt); echo "requirements/$$list.txt"; done
 
 clean: ## remove everything that these commands made
-	@rm -rf .venv .venv-bench .venv-demo .venv-docs .venv-lock .venv-peers .cache site demo-data target python/headrace/_core*.so
+	@rm -rf .venv .venv-bench .venv-demo .venv-docs .venv-free-threaded .venv-lock .venv-peers .cache site demo-data target python/headrace/_core*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "clean"

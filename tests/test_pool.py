@@ -301,7 +301,27 @@ def test_results_that_were_dropped_are_freed() -> None:
     for _ in range(50):
         next(results)
     del results
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        # What a thread made that only waits is freed when it works again, or by the collector.
+        gc.collect()
     _wait_for(lambda: all(ref() is None for ref in made))
+
+
+def test_pools_that_start_at_once_leave_the_size_of_stacks_as_it_was() -> None:
+    before = threading.stack_size()
+    start = threading.Barrier(8)
+
+    def begin() -> None:
+        results = Pool(_square, 8).run(iter(range(8)))
+        start.wait()
+        assert list(results) == [number**2 for number in range(8)]
+
+    threads = [threading.Thread(target=begin) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert threading.stack_size() == before
 
 
 def test_dropping_in_a_worker_and_in_the_collector() -> None:

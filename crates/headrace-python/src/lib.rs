@@ -1,7 +1,12 @@
 //! The core for Python: types and errors converted, and nothing decided.
 //!
-//! No Rust lock is held while attached to the interpreter. Every call that can block goes through
-//! [`blocking::blocking`] or waits detached.
+//! No Rust lock is waited for while attached to the interpreter, but for one that is held for no longer than a pointer
+//! takes to copy. Every call that can block goes through [`blocking::blocking`] or waits detached.
+//!
+//! It needs no GIL, and says so: every class is frozen, and what changes in one is behind a lock (the decompressor, the
+//! passes of an order, whether an engine is closed) or an atomic. Objects of Python's that are kept (names, types and time
+//! zones of columns; functions that are looked up once) are never replaced. Memory that Python lends is held by the
+//! buffer protocol while it is read; that nobody writes it meanwhile is up to the caller, with a GIL as without.
 
 use pyo3::prelude::*;
 
@@ -22,7 +27,7 @@ mod run;
 mod values;
 
 /// The compiled core of headrace.
-#[pymodule(gil_used = true)]
+#[pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
     use super::batch::Batch;

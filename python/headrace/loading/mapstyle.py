@@ -3,6 +3,8 @@
 Each iterator is an epoch of its own, but for the first one after a state was loaded, which goes on inside one.
 """
 
+import os
+import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -55,6 +57,9 @@ class MapDriver(Driver):
         self._seed = arguments.seed or 0
         self._shuffle = bool(arguments.shuffle)
         self._at = _At()
+        self._process = os.getpid()
+        # Reentrant: an interrupt between taking it and the next line must not lock this thread out.
+        self._busy = threading.RLock()
         self.iteration = 0
         """Counts up whenever an iterator that is alive must not go on."""
         self._pool: Pool[Any, tuple[Any, Place]] | None = None
@@ -147,7 +152,23 @@ class MapDriver(Driver):
         return self._run(pool, stream)
 
     def next(self, results: "OrderedResults[Any, tuple[Any, Place]]", sharing: Sharing) -> Any:
-        """The next batch of a run, or `END`."""
+        """The next batch of a run, or `END`.
+
+        Raises:
+            RuntimeError: if another thread is in this method.
+        """
+        if os.getpid() != self._process:
+            # A forked child goes on, whatever its parent's other threads were at.
+            self._process, self._busy = os.getpid(), threading.RLock()
+        # Held until the run stands behind the batch: the next one moves it on from there.
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("another thread is waiting for this loader's next batch")
+        try:
+            return self._next(results, sharing)
+        finally:
+            self._busy.release()
+
+    def _next(self, results: "OrderedResults[Any, tuple[Any, Place]]", sharing: Sharing) -> Any:
         try:
             batch, after = results.next(self._arguments.timeout)
         except StopIteration:

@@ -167,8 +167,9 @@ class PackedDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
         if end is not None:
             stats |= {"steps": end, "remainder_tokens": run.core.left_out(steps.row_of(end))}
         counts = dict(self._counts)
-        if self._feed is not None:
-            _add(counts, self._feed.core.counters())
+        feed = self._feed
+        if feed is not None:
+            _add(counts, feed.core.counters())
         return stats | counts | Traffic(*self.dataset.core.traffic()).stats()
 
     def settings(self) -> dict[str, Any]:
@@ -198,8 +199,9 @@ class PackedDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
 
     def close(self) -> None:
         """See `Driver.close`."""
-        if self._feed is not None:
-            feed, self._feed = self._feed, None
+        # Taken once: a finalizer in another thread may come here too.
+        feed, self._feed = self._feed, None
+        if feed is not None:
             _add(self._counts, feed.core.counters())
             feed.core.close()
 

@@ -45,6 +45,10 @@ _EXIT_SECONDS: Final = 0.5
 
 _live: "weakref.WeakSet[Pool[Any, Any]]" = weakref.WeakSet()
 
+_starting = threading.RLock()
+"""Of those that start threads, whose stacks' size is the process's; what ends them takes none. Reentrant: an interrupt
+must not lock this thread out."""
+
 
 class NotReady(TimeoutError):
     """A result was not there in time; it still comes. A task's own TimeoutError is another thing."""
@@ -83,8 +87,6 @@ class Pool(Generic[Task, Result]):
         self._process = os.getpid()
         self._team = Team()
         self._threads: list[threading.Thread] = []
-        # Of those that need threads; what ends them takes none. Reentrant: an interrupt must not lock this thread out.
-        self._starting = threading.RLock()
 
     def run(
         self, tasks: Iterator[Task], *, ahead: int = 0, label: Callable[[int], str] | None = None
@@ -130,12 +132,14 @@ class Pool(Generic[Task, Result]):
 
     def _start(self) -> None:
         if self._process != os.getpid():
-            self._process, self._team, self._threads = os.getpid(), Team(), []
-            self._starting = threading.RLock()
+            with _starting:
+                # Of several threads of the child the first one does it, and says so last.
+                if self._process != os.getpid():
+                    self._team, self._threads, self._process = Team(), [], os.getpid()
         if self._team.stopped:
             raise RuntimeError("this loader was closed")
         if len(self._threads) < self.workers:
-            with self._starting:
+            with _starting:
                 self._start_threads()
 
     def _start_threads(self) -> None:
@@ -236,7 +240,8 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
         self._run.cancelled = True
         self._run.wake.put(None)
         self._ended = True
-        self._slots.clear()
+        # A thread that waits for one of the others goes on with them, and finds that the run is over.
+        self._slots = deque()
 
     def __del__(self) -> None:
         if hasattr(self, "_run"):
@@ -359,3 +364,12 @@ def _close_all() -> None:
         for thread in pool.threads():
             if thread is not threading.current_thread() and not sys.is_finalizing():
                 thread.join(max(0.0, end - time.monotonic()))
+
+
+def _begin_anew() -> None:
+    """In a forked child, where nobody lets go of a lock that another thread of its parent held."""
+    global _starting
+    _starting = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

@@ -61,6 +61,7 @@ class Processes:
         self._channels = self._make()
         self._here = threading.local()
         self._process = os.getpid()
+        self._renewing = threading.Lock()
 
     def __call__(self, keys: Any) -> Any:
         """The batch of a list of keys."""
@@ -69,11 +70,12 @@ class Processes:
 
     def begin(self, number: int) -> None:
         """Called in each thread of the pool, first."""
-        if self._process != os.getpid():
-            # A forked child: the processes are its parent's.
-            for channel in self._channels:
-                channel.forget()
-            self._process, self._channels = os.getpid(), self._make()
+        with self._renewing:
+            if self._process != os.getpid():
+                # A forked child: the processes are its parent's.
+                for channel in self._channels:
+                    channel.forget()
+                self._process, self._channels = os.getpid(), self._make()
         channel = self._channels[number // THREADS_EACH]
         self._here.place = (channel, number % THREADS_EACH)
         channel.start()

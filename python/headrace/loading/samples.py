@@ -253,8 +253,9 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
 
     def close(self) -> None:
         """See `Driver.close`; threads stay for the next iterator, what they have begun is left."""
-        if self._feed is not None:
-            feed, self._feed = self._feed, None
+        # Taken once: a finalizer in another thread may come here too.
+        feed, self._feed = self._feed, None
+        if feed is not None:
             feed.close()
 
     def _change(self, run: runs.Run, position: runs.Position, *, elsewhere: bool = False) -> None:

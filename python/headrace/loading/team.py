@@ -1,9 +1,12 @@
 """What the threads of a pool do, and what they know: never the pool itself, so that it can be dropped.
 
-Finalizers touch a `Team` and a `Run` from any thread, so there are flags and `SimpleQueue`s in them, and no locks.
+Finalizers touch a `Team` and a `Run` from any thread: what they touch are flags and `SimpleQueue`s, never a lock. Of
+two threads that each set a flag and then read the other's, one at least sees it, also without a GIL: to set one takes
+its object's lock for a moment, and that orders memory.
 """
 
 import resource
+import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -51,11 +54,13 @@ class Slot(list[Any]):
 class Team:
     """What the threads of a pool share; they do not refer to the pool, so that it can be dropped."""
 
-    __slots__ = ("queue", "stopped")
+    __slots__ = ("claim", "queue", "stopped")
 
     def __init__(self) -> None:
         self.queue: SimpleQueue[tuple[Run, list[Slot]] | None] = SimpleQueue()
         self.stopped = False
+        self.claim = threading.Lock()
+        """Held by a thread for a look at a slot's state and the change of it; by no finalizer."""
 
 
 class Run:
@@ -101,9 +106,10 @@ def work(team: Team, init: Callable[[int], object] | None, end: Callable[[int], 
         for slot in slots:
             if run.cancelled or team.stopped:
                 break
-            if slot[STATE] != NEW:
-                continue
-            slot[STATE] = RUNNING
+            with team.claim:
+                if slot[STATE] != NEW:
+                    continue
+                slot[STATE] = RUNNING
             if failure is None:
                 try:
                     value, state = run.call(slot[TASK]), DONE

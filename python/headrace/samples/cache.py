@@ -22,7 +22,7 @@ class ChunkCache:
     """Chunks by key. Any thread may use it; a chunk is read once at a time.
 
     The oldest go first, but for those that were used since it was last looked at them (the clock algorithm): that needs
-    no order of use, and so no lock where a chunk is found.
+    no order of use, and so little is done where a chunk is found.
 
     What is handed out stays valid when it goes: a caller may hold it longer.
 
@@ -41,13 +41,14 @@ class ChunkCache:
         self._loads = 0
 
     def find(self, key: Hashable) -> Chunk | None:
-        """The chunk of a key if it is there. Takes no lock: this is asked for every sample."""
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        entry.used = True
-        self._hits += 1
-        return entry.chunk
+        """The chunk of a key if it is there."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None or entry.chunk is None:
+                return None
+            entry.used = True
+            self._hits += 1
+            return entry.chunk
 
     def get(self, key: Hashable, load: Callable[[], Chunk]) -> Chunk:
         """The chunk of a key, by `load` if it is not there; whoever asks meanwhile waits for that.

@@ -5,7 +5,6 @@ Epoch e is the rows e * M to (e + 1) * M - 1 of M samples, each of them once. Th
 """
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from typing import NamedTuple
 
 import numpy as np
@@ -87,10 +86,12 @@ class PermutedOrder(Order):
     def positions(self, begin: int, end: int) -> _Ints:
         """See `Order.positions`."""
         epoch = begin // self.size
-        if self._epoch is None or self._epoch[0] != epoch:
-            self._epoch = epoch, _core.Permutation(self.size, seed=self._seed, epoch=epoch)
+        # Taken once: another thread may ask for another epoch.
+        kept = self._epoch
+        if kept is None or kept[0] != epoch:
+            kept = self._epoch = epoch, _core.Permutation(self.size, seed=self._seed, epoch=epoch)
         first = epoch * self.size
-        return np.frombuffer(memoryview(self._epoch[1].take(begin - first, end - first)), dtype=np.int64)
+        return np.frombuffer(memoryview(kept[1].take(begin - first, end - first)), dtype=np.int64)
 
 
 class LaneOrder(Order):
@@ -110,8 +111,9 @@ class LaneOrder(Order):
         self.window = window
         weights = np.ascontiguousarray(stored.selection.count, dtype=np.int64)
         self._core = _core.ItemOrder(weights, seed=seed, shuffle=True, lanes=lanes, window=window)
-        self._kept: OrderedDict[int, tuple[int, _Ints]] = OrderedDict()
-        """Windows by their first row: the row after the last, and their positions."""
+        self._kept: tuple[tuple[int, int, _Ints], ...] = ()
+        """Windows: the first row, the row after the last, and their positions. Replaced as a whole: several threads may
+        ask at a time."""
 
     def positions(self, begin: int, end: int) -> _Ints:
         """See `Order.positions`."""
@@ -130,7 +132,7 @@ class LaneOrder(Order):
         return Window(begin, end, selection.origin[pieces], selection.chunk[pieces], selection.count[pieces])
 
     def _window(self, row: int) -> tuple[int, int, _Ints]:
-        for begin, (end, positions) in self._kept.items():
+        for begin, end, positions in self._kept:
             if begin <= row < end:
                 return begin, end, positions
         begin, end, chunks, items = self._core.window_at(row)
@@ -138,9 +140,7 @@ class LaneOrder(Order):
         positions = self._stored.selection.starts[pieces] + np.frombuffer(memoryview(items), dtype=np.uint32)
         if self._stored.positions is not None:
             positions = self._stored.positions[positions]
-        self._kept[begin] = end, positions
-        while len(self._kept) > _WINDOWS_KEPT:
-            self._kept.popitem(last=False)
+        self._kept = (*self._kept, (begin, end, positions))[-_WINDOWS_KEPT:]
         return begin, end, positions
 
 
