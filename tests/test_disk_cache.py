@@ -94,14 +94,14 @@ def test_a_second_epoch_and_a_second_run_fetch_nothing(
     rows, stats = tokens_of(packed, epochs=2)
     assert rows == tokens_of(plain, epochs=2)[0]
     read = proxy.counts().bytes
-    assert read == stats["bytes_read"] < 1.1 * sum(path.stat().st_size for path in (tmp_path / "data").iterdir())
+    assert read < 1.1 * sum(path.stat().st_size for path in (tmp_path / "data").iterdir())
     assert stats["bytes_cached"] > 0.9 * read
     proxy.clear()
     # Opened again: the listing is asked for, and nothing else.
     again = open_cached(proxy, server, bucket, tmp_path / "cache")
     assert tokens_of(again, epochs=2)[0] == rows
     assert proxy.counts().bytes < 20_000
-    assert not [note for note in proxy.requests() if "parquet" in note["path"] and "list-type" not in note["path"]]
+    assert {note["range"] for note in proxy.requests()} == {None}
     modes = {stat.S_IMODE(path.stat().st_mode) for path in entries(tmp_path / "cache")}
     assert modes == {0o600}
 
@@ -115,8 +115,9 @@ def test_samples_are_cached_too(server: S3Server, proxy: FaultProxy, tmp_path: P
     data = hr.open(f"s3://{bucket}/data", storage_options=options, cache_dir=tmp_path, cache_size=10**8)
     loader = hr.DataLoader(data, 2, seed=1, epochs=3)
     for _ in range(3):
-        assert sum(len(batch[0][0]) > 0 for batch in loader if len(batch)) >= 0
-    assert len([note for note in proxy.requests() if ".bin" in note["path"]]) == 6
+        assert sum(len(batch["data"]) for batch in loader) == 6
+    # Beside those that found out what the files are.
+    assert len([note for note in proxy.requests() if note["range"] == "bytes=0-19999"]) == 6
     assert loader.stats()["bytes_cached"] == 2 * 6 * 20_000
 
 
@@ -129,9 +130,10 @@ def test_processes_of_a_machine_fetch_each_range_once(
     answers = {finish(process, 90) for process in processes}
     assert len(answers) == 1
     data = sum(path.stat().st_size for path in (tmp_path / "data").iterdir())
-    # The footers, which are read by one of them as well, are a small part.
-    assert proxy.counts().bytes < 1.2 * data
-    gets = [(note["path"], note["range"]) for note in proxy.requests() if note["range"] and note["status"] == 206]
+    # The footers come with the ends of their files.
+    assert proxy.counts().bytes < 1.5 * data
+    gets = [(note["target"], note["range"]) for note in proxy.requests() if note["range"]]
+    assert len(gets) > 10
     assert len(gets) == len(set(gets)), "no range twice"
 
 
@@ -149,7 +151,7 @@ def test_one_that_is_killed_leaves_the_cache_usable(
         assert time.monotonic() < end
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.communicate()
     proxy.link = Link()
     rows = tokens_of(open_cached(proxy, server, bucket, tmp_path / "cache"))[0]
     plain = hr.open(f"s3://{bucket}/data", storage_options=server.storage_options()).pack(100)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 import warnings
 from pathlib import Path
 from typing import NamedTuple, SupportsIndex
@@ -15,6 +16,7 @@ CacheSize = str | SupportsIndex | float
 """Bytes as a number or text, or a fraction of the disk."""
 
 _open: dict["Place", _core.DiskCache] = {}
+_opening = threading.Lock()
 
 
 class Place(NamedTuple):
@@ -79,9 +81,10 @@ def _existing(folder: Path) -> Path:
 
 def opened(where: Place) -> _core.DiskCache:
     """The cache at a place, one for this process."""
-    if where not in _open:
-        _open[where] = _core.DiskCache(where.folder, where.limit)
-    return _open[where]
+    with _opening:
+        if where not in _open:
+            _open[where] = _core.DiskCache(where.folder, where.limit)
+        return _open[where]
 
 
 def warn() -> None:
