@@ -163,8 +163,10 @@ impl Folder {
         }
         drop(claim);
         let bytes = HEADER + content.len() as u64;
-        let added = self.added.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        if added > self.limit / LOOK_PART {
+        self.added.fetch_add(bytes, Ordering::SeqCst);
+        // Whoever looks through the folder sees afterwards whether more came meanwhile.
+        while self.added.load(Ordering::SeqCst) > self.limit / LOOK_PART {
+            let Ok(_looking) = self.looking.try_lock() else { return };
             self.evict();
         }
     }
@@ -178,8 +180,7 @@ impl Folder {
 
     /// Removes what was not used for the longest time, if there is too much.
     fn evict(&self) {
-        let Ok(_looking) = self.looking.try_lock() else { return };
-        self.added.store(0, Ordering::Relaxed);
+        self.added.store(0, Ordering::SeqCst);
         let mut entries = Vec::new();
         visit(&self.root, &mut |path, metadata| entries.push((modified(metadata), metadata.len(), path)));
         let mut bytes: u64 = entries.iter().map(|(_, len, _)| len).sum();
