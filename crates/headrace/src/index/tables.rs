@@ -15,8 +15,12 @@ use crate::index::Index;
 use crate::index::read::read_metadata;
 use crate::store::{ByteStream, Fetch, Object, Store, read};
 
+/// Bytes between two columns that are read as well, to save a request to a remote store. Scope: a row group. Evidence:
+/// a request costs 20 ms and more, in which 80 MB/s bring 1.6 MB; a tenth of it keeps what is read near what is wanted.
+const REMOTE_GAP: u64 = 128 << 10;
+
 impl Index {
-    /// Reads some columns of a row group, or all of them: only their bytes.
+    /// Reads some columns of a row group, or all of them: only their bytes, and from a remote store those in small gaps.
     ///
     /// # Errors
     /// [`Error::Argument`] for a row group that is not there, [`Error::Changed`] if the file is not the one that was
@@ -38,8 +42,9 @@ impl Index {
                 [entry.footer_digest, digest].map(|digest| format!("a footer of digest {digest:032x}"));
             Err(Error::Changed { uri: uri.clone(), wanted, found })
         })?;
-        let group = RowGroup::new(metadata, group.number as usize, columns, &Place::file(uri))?;
+        let mut group = RowGroup::new(metadata, group.number as usize, columns, &Place::file(uri))?;
         let parts = if self.store.is_remote() {
+            group = group.merged(REMOTE_GAP);
             // All at once: the process-wide limit on requests holds.
             let started: Vec<Fetch> =
                 group.ranges().iter().map(|range| self.store.fetch(object, range.clone())).collect();

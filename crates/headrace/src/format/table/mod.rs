@@ -20,7 +20,7 @@ use arrow::datatypes::SchemaRef;
 use crate::error::{Error, Place, Result};
 
 /// The rows of a chunk.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Table {
     /// Its columns.
     pub schema: SchemaRef,

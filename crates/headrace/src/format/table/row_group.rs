@@ -31,6 +31,18 @@ const PART_ROWS: usize = 65_536;
 /// about 1 MiB, some writers make one of each column chunk; what is declared beyond is damage.
 const LARGEST_PAGE: u64 = 1 << 30;
 
+/// Ranges in order, of which neighbours are one if no more than `gap` bytes lie between them.
+fn merge(ranges: Vec<Range<u64>>, gap: u64) -> Vec<Range<u64>> {
+    let mut merged: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end.saturating_add(gap) => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
 /// Some columns of a row group, and the bytes that they take.
 pub struct RowGroup {
     metadata: Arc<ParquetMetaData>,
@@ -66,15 +78,13 @@ impl RowGroup {
             }
         }
         chunks.sort_unstable_by_key(|chunk| chunk.start);
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        for chunk in chunks {
-            match ranges.last_mut() {
-                // Writers put chunks end to end: one read for all that lie so.
-                Some(last) if chunk.start <= last.end => last.end = last.end.max(chunk.end),
-                _ => ranges.push(chunk),
-            }
-        }
-        Ok(Self { metadata, number, mask, place, ranges })
+        // Writers put chunks end to end: one read for all that lie so.
+        Ok(Self { metadata, number, mask, place, ranges: merge(chunks, 0) })
+    }
+
+    /// The same in fewer reads, with what lies between two of them if that is `gap` bytes or less.
+    pub fn merged(self, gap: u64) -> Self {
+        Self { ranges: merge(self.ranges, gap), ..self }
     }
 
     /// The bytes of the file that [`Self::decode`] needs, in order and not touching.

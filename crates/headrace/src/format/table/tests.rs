@@ -57,7 +57,13 @@ fn read_parquet(file: &[u8], columns: Option<&[String]>) -> Result<Vec<(usize, T
         let part =
             |range: &std::ops::Range<u64>| Bytes::copy_from_slice(&file[range.start as usize..range.end as usize]);
         let read = group.ranges().iter().map(|range| (range.end - range.start) as usize).sum();
-        tables.push((read, group.decode(group.ranges().iter().map(part).collect(), &Cancel::new())?));
+        let table = group.decode(group.ranges().iter().map(part).collect(), &Cancel::new())?;
+        // With what lies between them it is the same.
+        let merged = RowGroup::new(Arc::clone(&metadata), number, columns, &place())?.merged(u64::MAX);
+        assert!(merged.ranges().len() <= 1);
+        let again = merged.decode(merged.ranges().iter().map(part).collect(), &Cancel::new())?;
+        assert_eq!(table, again);
+        tables.push((read, table));
     }
     Ok(tables)
 }
