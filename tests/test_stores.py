@@ -546,10 +546,7 @@ def listed(place: Place) -> list[str]:
     return names
 
 
-BROKEN_OFF = "what is left of a page of the Hub's is an error at once, and the page is not asked for again"
-
-
-@pytest.mark.parametrize("kind", [*LISTED[:-1], pytest.param("hf", marks=pytest.mark.xfail(reason=BROKEN_OFF))])
+@pytest.mark.parametrize("kind", LISTED)
 def test_a_listing_that_breaks_off_is_asked_for_again(at: Callable[[str], Place], kind: str) -> None:
     place = at(kind)
     names = listed(place)

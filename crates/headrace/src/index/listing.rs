@@ -18,8 +18,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result, StoreFault};
@@ -130,6 +130,7 @@ pub fn find(
 /// made elsewhere.
 pub fn find_in(store: &dyn Store, keys: &[(String, String)], cancel: &Cancel, progress: &Progress) -> Result<Found> {
     let mut search = Search::new(cancel, progress);
+    search.look_up_ahead(keys, store)?;
     for (url, key) in keys {
         search.before = search.listing.clone();
         search.remote(url, key, store)?;
@@ -260,12 +261,19 @@ struct Search<'a> {
     /// The counts when the current path's turn came, for messages about it alone.
     before: Listing,
     groups: Vec<Group>,
+    /// Answers for keys that are going to be looked up.
+    ahead: BTreeMap<String, Result<Object>>,
 }
+
+/// Files that are looked up at the same time. Scope: a listing. Evidence: each waits for one answer; the process-wide
+/// limit on requests holds beside it.
+const LOOKED_UP: usize = 32;
 
 impl<'a> Search<'a> {
     fn new(cancel: &'a Cancel, progress: &'a Progress) -> Self {
         progress.begin(Phase::Listing, 0);
-        Self { cancel, progress, listing: Listing::default(), before: Listing::default(), groups: Vec::new() }
+        let (listing, before) = (Listing::default(), Listing::default());
+        Self { cancel, progress, listing, before, groups: Vec::new(), ahead: BTreeMap::new() }
     }
 
     fn is_folder(&self) -> bool {
@@ -372,6 +380,37 @@ impl<'a> Search<'a> {
         Ok(objects)
     }
 
+    /// Looks up several files at once, of those that are going to be looked up first.
+    fn look_up_ahead(&mut self, keys: &[(String, String)], store: &dyn Store) -> Result<()> {
+        let is_file = |key: &&str| match store.can_list() {
+            true => split_pattern(key).is_none() && has_suffix(key),
+            false => url_of_what(key).is_none(),
+        };
+        let keys: Vec<&str> = keys.iter().map(|(_, key)| key.as_str()).filter(is_file).collect();
+        if keys.len() < 2 {
+            return Ok(());
+        }
+        let next = AtomicUsize::new(0);
+        let found = Mutex::new(BTreeMap::new());
+        let cancel = self.cancel;
+        std::thread::scope(|scope| {
+            for _ in 0..keys.len().min(LOOKED_UP) {
+                scope.spawn(|| {
+                    while let Some(key) = keys.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let answer = store.head(key, cancel);
+                        if !matches!(answer, Ok(_) | Err(Error::Store { fault: StoreFault::NotFound, .. })) {
+                            // It ends the listing, once those before it have had their turn.
+                            next.store(keys.len(), Ordering::Relaxed);
+                        }
+                        found.lock().unwrap_or_else(PoisonError::into_inner).insert((*key).to_owned(), answer);
+                    }
+                });
+            }
+        });
+        self.ahead = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        cancel.check()
+    }
+
     fn remote(&mut self, url: &str, key: &str, store: &dyn Store) -> Result<()> {
         if !store.can_list() {
             return self.remote_url(url, key, store);
@@ -405,30 +444,28 @@ impl<'a> Search<'a> {
 
     /// Takes the file of a store that cannot list.
     fn remote_url(&mut self, url: &str, key: &str, store: &dyn Store) -> Result<()> {
-        let found = match key {
-            _ if key.is_empty() || key.ends_with('/') => "a folder",
-            _ if key.contains('*') => "a pattern",
-            _ if self.remote_file(url, key, store)? => return Ok(()),
-            _ => {
-                return Err(Error::Store {
-                    uri: store.uri(key),
-                    operation: "open".to_owned(),
-                    fault: StoreFault::NotFound,
-                    attempts: 1,
-                    detail: "there is no such file".to_owned(),
-                });
-            }
-        };
-        Err(Error::Argument(format!(
-            "{:?}: expected the URL of one file, found {found}: a web server cannot say which files it has\nhint: give \
-             the URLs of all files as a list, or open the data where it lies (s3://, gs://, az://, hf://, a folder)",
-            store.uri(key)
-        )))
+        if let Some(what) = url_of_what(key) {
+            return Err(Error::Argument(format!(
+                "{url:?}: expected the URL of one file, found {what}: a web server cannot say which files it has\nhint: \
+                 give the URLs of all files as a list, or open the data where it lies (s3://, gs://, az://, hf://, a \
+                 folder)"
+            )));
+        }
+        if self.remote_file(url, key, store)? {
+            return Ok(());
+        }
+        Err(Error::Store {
+            uri: store.uri(key),
+            operation: "open".to_owned(),
+            fault: StoreFault::NotFound,
+            attempts: 1,
+            detail: "there is no such file".to_owned(),
+        })
     }
 
     /// Takes one object, if there is one of that key.
     fn remote_file(&mut self, url: &str, key: &str, store: &dyn Store) -> Result<bool> {
-        match store.head(key, self.cancel) {
+        match self.ahead.remove(key).unwrap_or_else(|| store.head(key, self.cancel)) {
             Ok(object) => {
                 self.see();
                 let (base, name) = key.rsplit_once('/').unwrap_or(("", key));
@@ -523,6 +560,15 @@ impl<'a> Search<'a> {
             });
         }
         root.unwrap_or_default().join("/")
+    }
+}
+
+/// What the URL of a web server is that of, if not of a file.
+fn url_of_what(key: &str) -> Option<&'static str> {
+    match key {
+        _ if key.is_empty() || key.ends_with('/') => Some("a folder"),
+        _ if key.contains('*') => Some("a pattern"),
+        _ => None,
     }
 }
 

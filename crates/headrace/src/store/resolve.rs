@@ -326,7 +326,7 @@ mod tests {
         for (url, part) in [
             ("xx://b/k", "expected a local path, local: before one, or file://, s3://"),
             ("local:", "expected the path of a mount"),
-            ("gs://b//k", "empty part"),
+            ("gs://bucket//k", "empty part"),
             ("az://b//k", "empty part"),
             ("az://con.tainer/k", "container name"),
             ("hf://org/name", "datasets, models or spaces"),

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use object_store::client::HttpErrorKind;
 use object_store::{HeaderMap, HeaderValue};
 use reqwest::{Method, Url, header};
 use serde_json::Value;
@@ -294,7 +295,7 @@ impl Repository {
         }
         let url = self.api(&["revision", &self.revision])?;
         let arrived = self.web.send(Method::GET, url, &HeaderMap::new(), notes, |_| false).await?;
-        let body: Value = serde_json::from_slice(&arrived.response.into_body().bytes().await?)?;
+        let body = json(arrived, notes).await?;
         let found =
             body.get("sha").and_then(Value::as_str).ok_or("the Hub does not say which commit the revision is")?;
         // Of two that ask at once, both take what the first was told.
@@ -343,12 +344,20 @@ impl Repository {
         let url = self.file(ask).await?;
         let arrived = self.web.send(Method::GET, url, &headers, &ask.notes, |_| false).await?;
         let version = hash(&arrived);
-        if arrived.passed.iter().any(|headers| headers.contains_key(LINKED_SIZE)) {
+        let is_large = arrived.passed.iter().any(|headers| headers.contains_key(LINKED_SIZE));
+        if is_large && arrived.url.origin() != self.endpoint.origin() {
             let place = Place { url: arrived.url.clone(), version: version.clone(), since: Instant::now() };
             self.remember(ask.key.clone(), Some(place));
         }
         Ok((arrived, version))
     }
+}
+
+/// The value that an answer holds.
+async fn json(arrived: Arrived, notes: &Notes) -> std::result::Result<Value, Fault> {
+    let body = arrived.response.into_body().bytes().await.inspect_err(|e| notes.broke(e.kind()))?;
+    let value = serde_json::from_slice(&body).inspect_err(|_| notes.broke(HttpErrorKind::Decode));
+    Ok(value.map_err(|e| format!("the Hub's answer cannot be read: {e}"))?)
 }
 
 /// Hash of a file by the answers on the way to it, or else by the answer itself.
@@ -397,9 +406,10 @@ impl Backend for Repository {
                 return Ok(Page { entries: Vec::new(), next: None });
             }
             let next = web::text(headers, header::LINK).and_then(next_query);
-            let body: Vec<Value> = serde_json::from_slice(&arrived.response.into_body().bytes().await?)?;
+            let body = json(arrived, &ask.notes).await?;
+            let body = body.as_array().ok_or("the Hub's listing is no list")?;
             let mut entries = Vec::with_capacity(body.len());
-            for entry in &body {
+            for entry in body {
                 let of = |name: &str| entry.get(name).and_then(Value::as_str);
                 if of("type") != Some("file") {
                     continue;

@@ -91,7 +91,7 @@ impl Http {
         };
         let shown = |path: &str| format!("\"{scheme}://{host}{path}\"");
         let text = format!("{scheme}://{host}{}", &rest[end..]);
-        let url = Url::parse(&text).ok().filter(|url| url.host_str().is_some());
+        let url = Url::parse(&text).ok().filter(|url| url.host_str().is_some() && !host.is_empty());
         let Some(url) = url else {
             return Err(Error::Argument(format!("{}: expected {scheme}://host/path", shown(""))));
         };

@@ -59,6 +59,11 @@ impl Notes {
         *self.lock() = Outcome::default();
     }
 
+    /// Notes that a body broke off or holds something else than it should: another one may be whole.
+    pub(crate) fn broke(&self, kind: HttpErrorKind) {
+        self.lock().transport = Some(kind);
+    }
+
     /// What was noted.
     pub(crate) fn outcome(&self) -> Outcome {
         self.lock().clone()
@@ -100,7 +105,7 @@ impl HttpService for Observer {
             let Some(notes) = notes else { return self.0.execute(request).await };
             notes.lock().sent = true;
             let answer = self.0.execute(request).await;
-            let response = answer.inspect_err(|e| notes.lock().transport = Some(e.kind()))?;
+            let response = answer.inspect_err(|e| notes.broke(e.kind()))?;
             let status = response.status();
             {
                 let mut outcome = notes.lock();
@@ -112,7 +117,7 @@ impl HttpService for Observer {
                 return Ok(response);
             }
             let (parts, body) = response.into_parts();
-            let body = body.bytes().await.inspect_err(|e| notes.lock().transport = Some(e.kind()))?;
+            let body = body.bytes().await.inspect_err(|e| notes.broke(e.kind()))?;
             let body = match listing.filter(|_| status.is_success()) {
                 Some(listing) => {
                     let (mended, odd) = listing.mend(&body);
