@@ -77,6 +77,7 @@ pub(crate) fn open_found(found: Found, options: &OpenOptions, cancel: &Cancel, p
     let mut notes = Vec::new();
     let home = home(options, &listing, &mut notes);
     let mut saved = Vec::new();
+    let said = notes.len();
     if options.mode != IndexMode::Rebuild {
         saved.extend(home.load(&mut notes)?);
     }
@@ -84,6 +85,7 @@ pub(crate) fn open_found(found: Found, options: &OpenOptions, cancel: &Cancel, p
     // Of several processes that lack the same one reads it, and the others take what that saved.
     let turn = if options.mode == IndexMode::Auto && plan.is_incomplete() { home.turn(cancel)? } else { None };
     if turn.is_some() {
+        notes.truncate(said);
         saved = home.load(&mut notes)?.into_iter().collect();
         plan = Plan::new(&objects, &saved);
     }

@@ -11,7 +11,7 @@ from headrace.errors import DataError
 
 from .leaves import Decode, Options
 
-__all__ = ["array_leaf", "as_tensor", "dtype_of", "tensor", "token_size"]
+__all__ = ["BFLOAT16", "NUMPY", "TORCH", "array_leaf", "as_tensor", "dtype_of", "tensor", "token_size"]
 
 NUMPY = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "?")
 """Types by litdata's number for NumPy arrays; those behind (objects, text) are no numbers, and it never stores them."""
@@ -22,7 +22,7 @@ TORCH = (
     "u1", "i1", "i2", "i2", "i4", "i4", "i8", "i8", "?", "u2",
 )  # fmt: skip
 
-_BFLOAT16 = 10
+BFLOAT16 = 10
 
 _HEADER = {"<": struct.Struct("<II").unpack_from, ">": struct.Struct(">II").unpack_from}
 
@@ -38,7 +38,7 @@ def array_leaf(name: str, options: Options) -> tuple[Decode, str]:
     number = int(code) if code.isascii() and code.isdigit() and len(code) < 4 else -1
     dtype = dtype_of(number, is_torch=is_torch, as_torch=as_torch)
     bare = _without_header(dtype, number, as_torch)
-    return bare, f"{word}[{'bfloat16' if is_torch and number == _BFLOAT16 else dtype.name}]"
+    return bare, f"{word}[{'bfloat16' if is_torch and number == BFLOAT16 else dtype.name}]"
 
 
 def dtype_of(code: int, *, is_torch: bool, as_torch: bool) -> np.dtype[Any]:
@@ -70,7 +70,7 @@ def as_tensor(array: npt.NDArray[Any], code: int) -> Any:
     import torch
 
     made = cast("Any", torch).from_numpy(array)
-    return made.view(torch.bfloat16) if code == _BFLOAT16 else made
+    return made.view(torch.bfloat16) if code == BFLOAT16 else made
 
 
 def _with_header(is_torch: bool, as_torch: bool) -> Decode:

@@ -12,11 +12,11 @@ from headrace.errors import DataError
 
 from .leaves import Decode, Options, leaf
 
-__all__ = ["Node", "TreeDecoder", "parse_spec", "texts"]
+__all__ = ["KINDS", "Node", "TreeDecoder", "parse_spec", "texts"]
 
 _Build = Callable[[Iterator[Any]], Any]
 
-_KINDS = {
+KINDS = {
     "builtins.dict": "dict",
     "builtins.list": "list",
     "builtins.tuple": "tuple",
@@ -91,12 +91,12 @@ def _node(found: Any, depth: int) -> Node:
         if children:
             raise DataError("expected a leaf without children")
         return Node("leaf")
-    kind = _KINDS.get(name)
+    kind = KINDS.get(name)
     if kind is None:
         hint = ""
         if name == "collections.namedtuple":
             hint = f" {context!r}, whose class only the program that wrote it knows"
-        raise DataError(f"expected samples of {', '.join(_KINDS)}, found {name!r}{hint}")
+        raise DataError(f"expected samples of {', '.join(KINDS)}, found {name!r}{hint}")
     detail: Any = None
     keys: list[Any] = []
     if kind == "defaultdict":

@@ -20,16 +20,16 @@ import numpy.typing as npt
 
 from headrace.errors import DataError
 
-__all__ = ["PICKLE", "Decode", "decoder", "stored_size"]
+__all__ = ["DTYPE_CODES", "PICKLE", "SCALARS", "SHAPE_LETTERS", "Decode", "decoder", "stored_size"]
 
 Decode = Callable[[bytes], Any]
 
 PICKLE = "pkl"
 """The encoding that runs code from the file when it is decoded."""
 
-_SCALARS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
-_DTYPES = {name: np.dtype(name).newbyteorder("<") for name in _SCALARS}
-_DTYPE_CODES = {
+SCALARS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+_DTYPES = {name: np.dtype(name).newbyteorder("<") for name in SCALARS}
+DTYPE_CODES = {
     8: "uint8",
     9: "int8",
     16: "uint16",
@@ -42,7 +42,7 @@ _DTYPE_CODES = {
     65: "int64",
     66: "float64",
 }
-_SHAPE_LETTERS = "BHIQ"
+SHAPE_LETTERS = "BHIQ"
 """How a shape's numbers are stored: uint8, uint16, uint32 or uint64."""
 
 _BYTES_PER_PIXEL = {
@@ -72,7 +72,7 @@ def stored_size(encoding: str, where: str) -> int | None:
         return None
     family, _, rest = encoding.partition(":")
     if family != "ndarray":
-        known = ", ".join([*_PLAIN, "int", "ndarray", *_SCALARS])
+        known = ", ".join([*_PLAIN, "int", "ndarray", *SCALARS])
         raise DataError(f"{where}: expected an encoding among {known}, found {encoding!r}")
     dtype, shape = _array_arguments(rest, f"{where}: {encoding!r}")
     return None if dtype is None or shape is None else math.prod(shape) * dtype.itemsize
@@ -142,7 +142,7 @@ def _array_arguments(text: str, where: str) -> tuple[np.dtype[Any] | None, tuple
         return None, None
     name, colon, dims = text.partition(":")
     if name not in _DTYPES:
-        raise DataError(f"{where}: expected a dtype among {', '.join(_SCALARS)}, found {name!r}")
+        raise DataError(f"{where}: expected a dtype among {', '.join(SCALARS)}, found {name!r}")
     if not colon:
         return _DTYPES[name], None
     try:
@@ -163,12 +163,12 @@ def _ndarray(dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> Deco
         at, kind = 0, dtype
         if kind is None:
             code = data[0] if data else -1
-            if code not in _DTYPE_CODES:
-                raise ValueError(f"expected an array's dtype among {list(_DTYPE_CODES)}, found {code}")
-            kind, at = _DTYPES[_DTYPE_CODES[code]], 1
+            if code not in DTYPE_CODES:
+                raise ValueError(f"expected an array's dtype among {list(DTYPE_CODES)}, found {code}")
+            kind, at = _DTYPES[DTYPE_CODES[code]], 1
         if len(data) <= at:
             raise ValueError("expected an array's shape, found no more bytes")
-        ndim, letter = data[at] >> 2, _SHAPE_LETTERS[data[at] & 3]
+        ndim, letter = data[at] >> 2, SHAPE_LETTERS[data[at] & 3]
         dims = struct.Struct(f"<{ndim}{letter}")
         if len(data) < at + 1 + dims.size:
             raise ValueError(f"expected the {ndim} dimensions of an array, found only {len(data) - at - 1} more bytes")

@@ -16,9 +16,9 @@ from .encodings import PICKLE
 from .index import Layout, Part, Shard, read_index
 from .shard import LineChunk, MdsChunk, SeparatedChunk
 
-__all__ = ["MdsSource"]
+__all__ = ["INDEX", "MdsSource"]
 
-_INDEX = "index.json"
+INDEX = "index.json"
 _PIECE = 2**23
 """Bytes that are hashed at once."""
 
@@ -62,16 +62,16 @@ class MdsSource(Source):
             MissingError: if there is no index, or a shard is missing.
         """
         try:
-            file = next((file for file in store.files if file.path == _INDEX), None) or store.head(_INDEX)
+            file = next((file for file in store.files if file.path == INDEX), None) or store.head(INDEX)
         except MissingError:
-            below = [file.path.removesuffix(_INDEX) for file in store.files if file.name == _INDEX]
+            below = [file.path.removesuffix(INDEX) for file in store.files if file.name == INDEX]
             hint = (
                 f"\nThere is one in {', '.join(below[:3])}: open that, or merge them with streaming." if below else ""
             )
             raise MissingError(
-                f"{store.uri(_INDEX)}: expected the index of an MDS dataset, found no file{hint}"
+                f"{store.uri(INDEX)}: expected the index of an MDS dataset, found no file{hint}"
             ) from None
-        shards = read_index(bytes(store.read(file)), store.uri(_INDEX))
+        shards = read_index(bytes(store.read(file)), store.uri(INDEX))
         source = cls(store, shards, allow_pickle=allow_pickle, verify=verify)
         if verify:
             for part in itertools.chain.from_iterable(map(_parts, shards)):
