@@ -18,6 +18,7 @@ from itertools import islice, repeat
 from queue import Empty
 from typing import Any, Final, Generic, TypeVar
 
+from .pace import Pace
 from .team import (
     CHUNK_SECONDS,
     DONE,
@@ -42,6 +43,9 @@ Result = TypeVar("Result")
 
 _EXIT_SECONDS: Final = 0.5
 """How long the end of the interpreter waits for tasks that are being run."""
+
+_PATIENCE_SECONDS: Final = 1.0
+"""How long a result is waited for before all threads work again."""
 
 _live: "weakref.WeakSet[Pool[Any, Any]]" = weakref.WeakSet()
 
@@ -85,7 +89,7 @@ class Pool(Generic[Task, Result]):
         self._init = init
         self._name = name
         self._process = os.getpid()
-        self._team = Team()
+        self._form()
         self._threads: list[threading.Thread] = []
 
     def run(
@@ -119,6 +123,7 @@ class Pool(Generic[Task, Result]):
         """Ends the threads, each after the task that it is in. Waits for nothing and takes no lock."""
         team = self._team
         team.stopped = True
+        team.release(self.workers)
         if self._process == os.getpid():
             for _ in self._threads:
                 team.queue.put(None)
@@ -130,12 +135,18 @@ class Pool(Generic[Task, Result]):
         if hasattr(self, "_threads") and os is not None:  # pyright: ignore[reportUnnecessaryComparison]
             self.close()
 
+    def _form(self) -> None:
+        self._team = Team(self.workers)
+        self.pace = Pace(self._team, self.workers) if self.workers > 1 else None
+        """Decides how many threads work at once, where there are several."""
+
     def _start(self) -> None:
         if self._process != os.getpid():
             with _starting:
                 # Of several threads of the child the first one does it, and says so last.
                 if self._process != os.getpid():
-                    self._team, self._threads, self._process = Team(), [], os.getpid()
+                    self._form()
+                    self._threads, self._process = [], os.getpid()
         if self._team.stopped:
             raise RuntimeError("this loader was closed")
         if len(self._threads) < self.workers:
@@ -253,14 +264,16 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
             self._fill(0)
             if not slots:
                 raise StopIteration
-        head = slots[0]
+        head, waited = slots[0], 0.0
         if head[STATE] < DONE:
             if self._pool.workers == 0:
                 self._call_here(head)
             else:
                 if self._handed < len(slots):
                     self._hand_over()
-                self._wait(head, timeout)
+                waited = self._wait(head, timeout)
+        if self._pool.pace is not None:
+            self._pool.pace.note(waited)
         if self._pool.workers:
             # Before the result is taken off: Ctrl-C in a sampler must not lose it.
             self._fill(1)
@@ -280,8 +293,9 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
         slot[VALUE] = value
         slot[STATE] = state
 
-    def _wait(self, head: Slot, timeout: float | None) -> None:
-        run = self._run
+    def _wait(self, head: Slot, timeout: float | None) -> float:
+        """Waits until a task is done; gives the seconds that it took."""
+        run, pace = self._run, self._pool.pace
         begin = time.monotonic()
         end = None if timeout is None else begin + timeout
         try:
@@ -289,17 +303,28 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
             while head[STATE] < DONE:
                 if run.cancelled:
                     raise RuntimeError("this iterator was ended while another thread waited for its next result")
+                left = None if end is None else max(0.0, end - time.monotonic())
+                limited = pace if pace is not None and pace.is_limited else None
+                patience = left
+                if limited is not None and (left is None or left > _PATIENCE_SECONDS):
+                    patience = _PATIENCE_SECONDS
                 try:
-                    run.wake.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
+                    run.wake.get(timeout=patience)
                 except Empty:
                     if head[STATE] >= DONE:
                         break
+                    if limited is not None and patience != left:
+                        # Tasks may need each other.
+                        limited.release()
+                        continue
                     what = "" if self._label is None else f", {self._label(self._number)}"
                     raise NotReady(f"no result after {timeout:g} s{what}") from None
         finally:
             run.waiting = False
             self.waits += 1
-            self.waited += time.monotonic() - begin
+            took = time.monotonic() - begin
+            self.waited += took
+        return took
 
     def _fill(self, claimed: int) -> None:
         """Draws tasks up to the limit; `claimed` of the slots do not count any more."""

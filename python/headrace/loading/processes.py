@@ -23,13 +23,17 @@ from .collate import registered
 from .pool import add_note
 from .wire import FAILED, MADE, Arena, decode
 
-__all__ = ["THREADS_EACH", "Processes"]
+__all__ = ["THREADS_EACH", "ProcessDied", "Processes"]
 
 THREADS_EACH = 2
 """Threads of the pool for each process."""
 
 _END_SECONDS = 5.0
 """How long an end that was signalled is waited for."""
+
+
+class ProcessDied(RuntimeError):
+    """A worker process ended in the middle of its work; another one takes its place."""
 
 
 class Processes:
@@ -206,7 +210,7 @@ class _Channel:
                 reply = link.connection.recv_bytes()
             except (EOFError, OSError):
                 link.dead = True
-                raise RuntimeError(
+                raise ProcessDied(
                     f"worker process {self._number} (pid {link.process.pid}) {link.outcome()}\n"
                     "this batch is lost; another process takes its place"
                 ) from None

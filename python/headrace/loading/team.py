@@ -54,13 +54,29 @@ class Slot(list[Any]):
 class Team:
     """What the threads of a pool share; they do not refer to the pool, so that it can be dropped."""
 
-    __slots__ = ("claim", "queue", "stopped")
+    __slots__ = ("claim", "limit", "parked", "queue", "stopped")
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int) -> None:
         self.queue: SimpleQueue[tuple[Run, list[Slot]] | None] = SimpleQueue()
         self.stopped = False
         self.claim = threading.Lock()
         """Held by a thread for a look at a slot's state and the change of it; by no finalizer."""
+        self.limit = workers
+        """Threads that work: the first so many."""
+        self.parked: SimpleQueue[None] = SimpleQueue()
+        """Wakes those that do not; one that is woken for nothing waits again."""
+
+    def release(self, workers: int) -> None:
+        """Has so many threads work."""
+        self.limit = workers
+        for _ in range(workers):
+            self.parked.put(None)
+
+    def next(self, number: int) -> "tuple[Run, list[Slot]] | None":
+        """What a thread is to do next, when it is one of those that work; None for nothing more."""
+        while number >= self.limit and not self.stopped:
+            self.parked.get()
+        return self.queue.get()
 
 
 class Run:
@@ -100,7 +116,7 @@ def work(team: Team, init: Callable[[int], object] | None, end: Callable[[int], 
     """The life of a thread."""
     clock = time.perf_counter
     failure = _begin(init, number)
-    while (given := team.queue.get()) is not None:
+    while (given := team.next(number)) is not None:
         run, slots = given
         begin = before = clock()
         for slot in slots:

@@ -60,7 +60,7 @@ _ALL = (
     ),
     Case(
         name="arrays",
-        about="files of 64 KiB read and normalised with NumPy",
+        about='files of 64 KiB read and normalised with NumPy, with `worker_type="auto"`',
         data="arrays",
         loaders=_MAP,
         aim=1.5,
@@ -68,6 +68,7 @@ _ALL = (
         quick=128,
         batch=32,
         epochs=2,
+        worker_type="auto",
     ),
     Case(
         name="python",

@@ -47,7 +47,7 @@ class Case:
     measure: Literal["samples_per_second", "next_epoch_seconds"] = "samples_per_second"
     epochs: int = 1
     decode: bool = False
-    worker_type: Literal["thread", "process"] = "thread"
+    worker_type: Literal["thread", "process", "auto"] = "thread"
     items_in_parallel: int = 1
 
     @property

@@ -1,0 +1,118 @@
+"""How many threads work at once is tried out, and never in the way of a result."""
+
+import gc
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.loading import pace as module
+from headrace.loading import pool as pools
+from headrace.loading.pace import Pace
+from headrace.loading.pool import Pool
+from headrace.loading.team import Team
+
+
+class Clock:
+    """Time that passes when it is told to, of which the process computes a share."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.computed = 100.0
+        fake = SimpleNamespace(perf_counter=lambda: self.now, process_time=lambda: self.computed)
+        monkeypatch.setattr(module, "time", fake)
+
+    def run(self, pace: Pace, team: Team, seconds: float, *, alone: float, together: float, busy: float = 1.0) -> None:
+        """Hands results out at the rates that one thread and all have; whoever takes them does nothing but wait."""
+        end = self.now + seconds
+        while self.now < end:
+            took = 1 / (alone if team.limit == 1 else together)
+            self.now += took
+            self.computed += busy * took
+            pace.note(took)
+
+
+def of(workers: int) -> tuple[Team, Pace]:
+    team = Team(workers)
+    return team, Pace(team, workers)
+
+
+def test_threads_that_take_turns_give_way_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    team, pace = of(4)
+    clock.run(pace, team, 1, alone=1000, together=500)
+    assert team.limit == 1
+    # The work changes: it is tried again, and all work.
+    clock.run(pace, team, 15, alone=300, together=900)
+    assert team.limit == 4
+    assert not pace.is_limited
+
+
+def test_threads_that_work_side_by_side_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    team, pace = of(2)
+    limits = set[int]()
+    for _ in range(600):
+        clock.run(pace, team, 0.1, alone=500, together=950)
+        limits.add(team.limit)
+    assert team.limit == 2
+    assert limits == {1, 2}, "it was tried"
+    # Seldom: most of the results came at the rate of both.
+    begin = clock.now
+    count = 0
+    while clock.now < begin + 60:
+        clock.run(pace, team, 1e-9, alone=500, together=950)
+        count += 1
+    assert count > 0.98 * 60 * 950
+
+
+@pytest.mark.parametrize("busy, waits", [(0.3, 1.0), (1.0, 0.2)], ids=["waiting for a disk", "slow consumer"])
+def test_what_is_no_question_of_threads_is_not_tried(
+    monkeypatch: pytest.MonkeyPatch, busy: float, waits: float
+) -> None:
+    clock = Clock(monkeypatch)
+    team, pace = of(2)
+    for _ in range(5000):
+        clock.now += 0.002
+        clock.computed += 0.002 * busy
+        pace.note(0.002 * waits)
+        assert team.limit == 2
+
+
+def test_tasks_that_need_each_other_are_given_both_threads() -> None:
+    together = threading.Barrier(2, timeout=30)
+    pool = Pool(lambda _: together.wait(), 2)
+    results = pool.run(iter(range(4)), ahead=2)
+    pool._team.limit = 1  # As while one is tried.
+    assert len({next(results) for _ in range(4)}) == 2
+    assert pool.pace is not None
+    assert not pool.pace.is_limited
+    pool.close()
+
+
+def test_a_timeout_is_kept_while_one_thread_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "_PATIENCE_SECONDS", 0.05)
+    go = threading.Event()
+    pool = Pool(lambda _: go.wait(30), 2)
+    results = pool.run(iter(range(2)))
+    pool._team.limit = 1
+    begin = time.monotonic()
+    with pytest.raises(pools.NotReady):
+        results.next(0.3)
+    assert 0.25 < time.monotonic() - begin < 20
+    go.set()
+    assert list(results) == [True, True]
+    pool.close()
+
+
+def test_threads_that_do_not_work_end_with_their_pool() -> None:
+    pool = Pool(lambda task: task, 4, name="paced")
+    assert list(pool.run(iter(range(100)))) == list(range(100))
+    pool._team.limit = 1
+    assert list(pool.run(iter(range(100)))) == list(range(100))
+    threads = pool.threads()
+    del pool
+    gc.collect()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
