@@ -489,3 +489,34 @@ def test_help_imports_little(whole: Data) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.endswith("[]\n"), done.stdout
+
+
+# headrace cache
+
+
+def test_cache_shows_and_empties_its_folder(tmp_path: Path) -> None:
+    data = Data(tmp_path)
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    (mount / "a.bin").write_bytes(bytes(50_000))
+    program = "import headrace, sys; headrace.open(f'local:{sys.argv[1]}', cache_size=10**9, cache_dir=sys.argv[2])[0]"
+    subprocess.run([sys.executable, "-c", program, str(mount), str(data.cache)], check=True, timeout=120)
+    data.run("index", data.folder)
+    assert data.run("cache", "path").stdout == f"{data.cache}\n"
+    assert data.json("cache", "path") == {"path": str(data.cache)}
+    held = data.json("cache", "info")
+    assert held["path"] == str(data.cache)
+    assert held["data"] == {"files": 1, "bytes": 50_040}
+    assert held["index"]["files"] == 1
+    assert "48.9 KiB in 1 file" in data.run("cache", "info").stdout
+    (data.cache / "mine.txt").write_text("not headrace's")
+    assert data.json("cache", "clear")["data"] == held["data"]
+    left = data.json("cache", "info")
+    assert left["data"] == {"files": 0, "bytes": 0}
+    assert left["index"] == held["index"]
+    assert data.json("cache", "clear", "--all")["index"] == held["index"]
+    assert data.json("cache", "info")["index"]["files"] == 0
+    assert (data.cache / "mine.txt").exists()
+    other = tmp_path / "other"
+    assert data.json("cache", "info", "--cache-dir", other)["data"] == {"files": 0, "bytes": 0}
+    assert not other.exists()

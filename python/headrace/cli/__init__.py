@@ -234,11 +234,11 @@ def _index(  # pyright: ignore[reportUnusedFunction]
     clean("index", command.run, urls, in_place=in_place, column=column, storage_option=storage_option, as_json=json)
 
 
-cache = typer.Typer(help="The folder of indexes, and of what was read of remote stores.", no_args_is_help=True)
-app.add_typer(cache, name="cache")
+_cache = typer.Typer(help="The folder of indexes, and of what was read of remote stores.", no_args_is_help=True)
+app.add_typer(_cache, name="cache")
 
 
-@cache.command("path")
+@_cache.command("path")
 def _cache_path(  # pyright: ignore[reportUnusedFunction]
     cache_dir: CacheDir = None, json: Json = False
 ) -> None:
@@ -249,7 +249,7 @@ def _cache_path(  # pyright: ignore[reportUnusedFunction]
     clean("cache path", command.path, cache_dir=cache_dir, as_json=json)
 
 
-@cache.command("info")
+@_cache.command("info")
 def _cache_info(  # pyright: ignore[reportUnusedFunction]
     cache_dir: CacheDir = None, json: Json = False
 ) -> None:
@@ -260,7 +260,7 @@ def _cache_info(  # pyright: ignore[reportUnusedFunction]
     clean("cache info", command.info, cache_dir=cache_dir, as_json=json)
 
 
-@cache.command("clear")
+@_cache.command("clear")
 def _cache_clear(  # pyright: ignore[reportUnusedFunction]
     everything: Annotated[
         bool, typer.Option("--all", help="Also indexes and tables, which opening a dataset makes anew.")
