@@ -66,6 +66,22 @@ def test_threads_that_work_side_by_side_go_on(monkeypatch: pytest.MonkeyPatch) -
     assert count > 0.98 * 60 * 950
 
 
+@pytest.mark.parametrize("workers", [2, 8, 16])
+def test_long_tasks_are_not_held_up(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    clock = Clock(monkeypatch)
+    team, pace = of(workers)
+    for seconds in (0.02, 0.09, 0.25, 0.9):
+        begin, count = clock.now, 0
+        while clock.now < begin + 120:
+            # A thread that is waited for too long is not alone any more.
+            if pace.patience is not None and pace.patience < seconds:
+                clock.now += pace.patience
+                pace.release()
+            clock.run(pace, team, 1e-9, alone=1 / seconds, together=workers / seconds)
+            count += 1
+        assert count > 0.95 * 120 * workers / seconds
+
+
 @pytest.mark.parametrize("busy, waits", [(0.3, 1.0), (1.0, 0.2)], ids=["waiting for a disk", "slow consumer"])
 def test_what_is_no_question_of_threads_is_not_tried(
     monkeypatch: pytest.MonkeyPatch, busy: float, waits: float
@@ -91,7 +107,7 @@ def test_tasks_that_need_each_other_are_given_both_threads() -> None:
 
 
 def test_a_timeout_is_kept_while_one_thread_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.05)
     go = threading.Event()
     pool = Pool(lambda _: go.wait(30), 2)
     results = pool.run(iter(range(2)))

@@ -44,9 +44,6 @@ Result = TypeVar("Result")
 _EXIT_SECONDS: Final = 0.5
 """How long the end of the interpreter waits for tasks that are being run."""
 
-_PATIENCE_SECONDS: Final = 1.0
-"""How long a result is waited for before all threads work again."""
-
 _live: "weakref.WeakSet[Pool[Any, Any]]" = weakref.WeakSet()
 
 _starting = threading.RLock()
@@ -137,8 +134,8 @@ class Pool(Generic[Task, Result]):
 
     def _form(self) -> None:
         self._team = Team(self.workers)
-        self.pace = Pace(self._team, self.workers) if self.workers > 1 else None
-        """Decides how many threads work at once, where there are several."""
+        self.pace = Pace(self._team, self.workers) if self.workers > 1 and _has_gil() else None
+        """Decides how many threads work at once, where there are several that share the GIL."""
 
     def _start(self) -> None:
         if self._process != os.getpid():
@@ -304,19 +301,19 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
                 if run.cancelled:
                     raise RuntimeError("this iterator was ended while another thread waited for its next result")
                 left = None if end is None else max(0.0, end - time.monotonic())
-                limited = pace if pace is not None and pace.is_limited else None
-                patience = left
-                if limited is not None and (left is None or left > _PATIENCE_SECONDS):
-                    patience = _PATIENCE_SECONDS
+                patience = None if pace is None else pace.patience
                 try:
-                    run.wake.get(timeout=patience)
+                    run.wake.get(
+                        timeout=left if patience is None or (left is not None and left < patience) else patience
+                    )
                 except Empty:
                     if head[STATE] >= DONE:
                         break
-                    if limited is not None and patience != left:
+                    if pace is not None and patience is not None:
                         # Tasks may need each other.
-                        limited.release()
-                        continue
+                        pace.release()
+                        if left is None or left > patience:
+                            continue
                     what = "" if self._label is None else f", {self._label(self._number)}"
                     raise NotReady(f"no result after {timeout:g} s{what}") from None
         finally:
@@ -377,6 +374,10 @@ class OrderedResults(Iterator[Result], Generic[Task, Result]):
         self._process = os.getpid()
         if not run.cancelled:
             self._hand_over()
+
+
+def _has_gil() -> bool:
+    return getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def _close_all() -> None:
