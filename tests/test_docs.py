@@ -48,6 +48,14 @@ def names(tmp_path: Path) -> dict[str, Any]:
 MODULES = [
     *("batch", "dataset", "loader", "opening", "state", "torch"),
     *("samples.batch", "samples.dataset", "samples.expression", "samples.source"),
+    *(
+        "prepare.arguments",
+        "prepare.mapping",
+        "prepare.merging",
+        "prepare.optimizing",
+        "prepare.values",
+        "prepare.walking",
+    ),
     *("loading.collate", "loading.keys", "loading.steps"),
 ]
 

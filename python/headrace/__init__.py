@@ -10,6 +10,8 @@
 Importing this starts no thread and needs nothing but NumPy.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from . import _core
 from ._base import Dataset
 from .batch import Batch, Source
@@ -24,6 +26,9 @@ from .samples.expression import Expression, col
 from .samples.source import Place
 from .state import State
 
+if TYPE_CHECKING:
+    from .prepare import File, Image, Prepared, map, merge_datasets, optimize, walk
+
 __all__ = [
     "Batch",
     "BudgetError",
@@ -31,10 +36,13 @@ __all__ = [
     "DataLoader",
     "Dataset",
     "Expression",
+    "File",
     "HeadraceError",
+    "Image",
     "MissingError",
     "PackedDataset",
     "Place",
+    "Prepared",
     "SampleBatch",
     "SampleDataset",
     "Schema",
@@ -45,8 +53,23 @@ __all__ = [
     "TableDataset",
     "col",
     "concat",
+    "map",
+    "merge_datasets",
     "open",
+    "optimize",
     "register_collate",
+    "walk",
 ]
 
 __version__: str = _core.version()[0]
+
+_PREPARING = frozenset({"File", "Image", "Prepared", "map", "merge_datasets", "optimize", "walk"})
+"""What `headrace.prepare` has, imported when it is asked for: loading data needs none of it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PREPARING:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import prepare
+
+    return getattr(prepare, name)

@@ -1,4 +1,4 @@
-"""The command line: `headrace inspect | head | verify | plan | show | index | cache | demo`.
+"""The command line: `headrace inspect | head | verify | plan | show | index | convert | cache | demo`.
 
 Here is what each command takes. What it does is in a module of its own, imported when it is called, so that
 ``headrace --help`` loads none of them.
@@ -232,6 +232,52 @@ def _index(  # pyright: ignore[reportUnusedFunction]
     from headrace.cli._common import clean
 
     clean("index", command.run, urls, in_place=in_place, column=column, storage_option=storage_option, as_json=json)
+
+
+@app.command("convert")
+def _convert(  # pyright: ignore[reportUnusedFunction]
+    urls: Urls,
+    output: Annotated[str, typer.Argument(metavar="FOLDER", help="Where the new dataset goes: an empty folder.")],
+    to: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="What is written: litdata, mds, parquet or arrow.")
+    ],
+    chunk_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bytes of samples in a file; by default 64MiB.")
+    ] = None,
+    chunk_size: Annotated[int | None, typer.Option(min=1, max=_MOST, help="Samples in a file.")] = None,
+    compression: Annotated[str | None, typer.Option(metavar="NAME", help="zstd or zstd:LEVEL.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(metavar="NAME", help="append or overwrite, if there is a dataset in the folder.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, max=4096, help="Processes; by default as many as there are processors.")
+    ] = None,
+    source_format: Annotated[
+        str | None,
+        typer.Option(metavar="FORMAT", help="The format of what is read; by default it is found out."),
+    ] = None,
+    storage_option: StorageOptions = None,
+    json: Json = False,
+) -> None:
+    """Write a dataset of any format as LitData chunks, MDS shards, Parquet or Arrow files, in its order."""
+    from headrace.cli import convert as command
+    from headrace.cli._common import clean
+
+    clean(
+        "convert",
+        command.run,
+        urls,
+        output,
+        to=to,
+        chunk_bytes=chunk_bytes,
+        chunk_size=chunk_size,
+        compression=compression,
+        mode=mode,
+        workers=workers,
+        format=source_format,
+        storage_option=storage_option,
+        as_json=json,
+    )
 
 
 _cache = typer.Typer(help="The folder of indexes, and of what was read of remote stores.", no_args_is_help=True)

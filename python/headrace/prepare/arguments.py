@@ -1,0 +1,191 @@
+"""What `optimize` and `map` have in common: arguments, what tells a run from another one, and what it comes to."""
+
+import hashlib
+import os
+import pickle
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, SupportsIndex, cast
+
+from headrace._units import as_int, parse_bytes, show_bytes
+
+from .feed import is_sequence
+from .spool import Failure
+from .writing import FORMATS, Options
+from .writing.base import kind_of
+
+__all__ = [
+    "Prepared",
+    "check_choice",
+    "check_inputs",
+    "dev_limit",
+    "local_folder",
+    "options_of",
+    "run_key",
+    "workers_of",
+]
+
+_DEV_INPUTS = 10
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run made.
+
+    Example:
+        >>> made = headrace.optimize(str, range(10), folder / "numbers", num_workers=0, progress=False)
+        >>> made.samples, made.chunks, made.skipped
+        (10, 1, [])
+    """
+
+    folder: Path
+    samples: int
+    """Samples that the run wrote; those that were there before it are not counted."""
+    chunks: int
+    """Files that hold them."""
+    bytes: int
+    """Bytes of these files."""
+    skipped: list[Failure]
+    """Inputs that were left out, in their order; ``_headrace/skipped.jsonl`` has them too."""
+    seconds: float
+
+    def __str__(self) -> str:
+        rate = self.samples / max(self.seconds, 1e-9)
+        text = (
+            f"{self.folder}: {self.samples:,} samples in {self.chunks:,} chunks, {show_bytes(self.bytes)}, "
+            f"{self.seconds:.1f} s ({rate:,.0f} samples/s)"
+        )
+        return text + (f", {len(self.skipped):,} inputs skipped" if self.skipped else "")
+
+
+def options_of(
+    format: str,
+    *,
+    chunk_bytes: str | SupportsIndex | None,
+    chunk_size: SupportsIndex | None,
+    compression: str | None,
+    serializers: Any,
+    tokens: bool,
+) -> Options:
+    """How samples are stored, checked.
+
+    Raises:
+        ValueError: if an argument cannot be used.
+        TypeError: if it is of a wrong type.
+    """
+    check_choice("format", format, FORMATS)
+    if compression is not None:
+        name, colon, level = compression.partition(":")
+        if name != "zstd" or (colon and not (level.isascii() and level.isdigit() and 1 <= int(level) <= 22)):
+            raise ValueError(
+                f'compression must be None, "zstd" or "zstd:<level>" with a level of 1 to 22, got {compression!r}'
+            )
+    if format != "litdata" and (serializers or tokens):
+        raise ValueError(f'serializers and tokens are for format="litdata", got them with format={format!r}')
+    for key, serializer in dict(serializers or {}).items():
+        if not hasattr(serializer, "can_serialize") or not hasattr(serializer, "serialize"):
+            raise TypeError(
+                f"serializers must map names to objects with can_serialize(value) and serialize(value), "
+                f"got a {type(serializer).__name__} for {key!r}"
+            )
+    size = None if chunk_size is None else as_int(chunk_size, "chunk_size", least=1)
+    if chunk_bytes is None and chunk_size is None:
+        chunk_bytes = "64MiB"
+    most = None if chunk_bytes is None else parse_bytes(chunk_bytes, "chunk_bytes")
+    if most is not None and most > 2**30:
+        raise ValueError(f'chunk_bytes must be at most "1GiB", got {chunk_bytes!r}')
+    return Options(compression=compression, serializers=serializers, tokens=tokens, chunk_size=size, chunk_bytes=most)
+
+
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
+    """Refuses a value that is none of the choices.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    choices = list(choices)
+    if value not in choices:
+        known = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {known}, got {value!r}")
+
+
+def check_inputs(fn: Any, inputs: Any, workers: int) -> None:
+    """Refuses what cannot be called, iterated over, or sent to worker processes.
+
+    Raises:
+        TypeError: says what to do.
+    """
+    if not callable(fn):
+        raise TypeError(f"fn must be a function of an input, got a {type(fn).__name__}")
+    if isinstance(inputs, str | bytes | os.PathLike) or not (isinstance(inputs, Iterable) or is_sequence(inputs)):
+        raise TypeError(
+            f"inputs must be a list, or anything else that can be iterated over, got a {kind_of(inputs)}\n"
+            "hint: headrace.walk(path) gives the files of a folder"
+        )
+    if not workers:
+        return
+    try:
+        pickle.dumps(fn, protocol=5)
+    except Exception as error:
+        raise TypeError(
+            f"fn cannot be sent to worker processes: {error}\n"
+            "hint: define it at the top of a module; or say num_workers=0, which runs it in this process"
+        ) from None
+
+
+def workers_of(value: SupportsIndex | None) -> int:
+    """The number of worker processes: as many as there are processors, by default."""
+    return len(os.sched_getaffinity(0)) if value is None else as_int(value, "num_workers", least=0, most=4096)
+
+
+def dev_limit(value: bool | SupportsIndex) -> int | None:
+    """How many inputs `fast_dev_run` means, if it is wanted."""
+    if isinstance(value, bool):
+        return _DEV_INPUTS if value else None
+    return as_int(value, "fast_dev_run", least=1)
+
+
+def local_folder(value: str | os.PathLike[str]) -> Path:
+    """The folder of an output.
+
+    Raises:
+        ValueError: if it is a URL of a store.
+        TypeError: if it is no path.
+    """
+    if isinstance(value, bytes) or not isinstance(value, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"output_dir must be a path, got {value!r}")
+    text = os.fspath(value)
+    if not text:
+        raise ValueError("output_dir must be the path of a folder, got no text")
+    if "://" in text:
+        raise ValueError(
+            f"output_dir must be a folder on a disk, got {text!r}\nhint: write there, then upload the folder"
+        )
+    return Path(text)
+
+
+def run_key(fn: Callable[..., Any], inputs: Any, limit: int | None, **how: Any) -> dict[str, Any]:
+    """What two runs have in common of which one can go on with what the other left, as JSON."""
+    count = len(inputs) if is_sequence(inputs) else None
+    content = None
+    if isinstance(inputs, list | tuple | range):
+        found = hashlib.blake2b(digest_size=16)
+        for value in cast("Iterable[Any]", inputs) if not isinstance(inputs, range) else [repr(inputs)]:
+            found.update(_plain(value).encode(errors="surrogatepass") + b"\0")
+        content = found.hexdigest()
+    name = getattr(fn, "__qualname__", type(fn).__qualname__)
+    return {"fn": name, "inputs": count, "content": content, "limit": limit, **how}
+
+
+def _plain(value: Any) -> str:
+    """A value as text that is the same in every process; of objects only their type."""
+    if value is None or isinstance(value, str | bytes | int | float | Path):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"({','.join(_plain(part) for part in cast('list[Any]', value))})"
+    if isinstance(value, dict):
+        return (
+            f"{{{','.join(_plain(key) + ':' + _plain(part) for key, part in cast('dict[Any, Any]', value).items())}}}"
+        )
+    return type(value).__qualname__

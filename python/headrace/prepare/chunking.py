@@ -1,0 +1,239 @@
+"""From blocks to chunks: which samples lie in which file. Only samples and their order decide, never who made them."""
+
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .output import Output
+from .progress import Done, Meter
+from .spool import Block, Failure, Spool, StoredBlock, store_error
+from .writing import Entry, Layout, Options, Piece
+
+__all__ = ["Chunks"]
+
+_MOST_WAITING = 256 << 20
+"""Bytes of samples that may be in the spool and cannot be in a chunk yet, before those who make more of them wait."""
+
+
+class Chunks:
+    """Makes chunks of blocks; a `Sink` of the engine.
+
+    Args:
+        output: where chunks go.
+        spool: where blocks are.
+        layout: of the format.
+        options: how large chunks are.
+        base: the number in their names, see `Layout.name`.
+        ordered: whether samples keep the order of inputs, or that in which blocks come.
+        schema: of the dataset that is added to, if there is one.
+        meter: what is shown.
+
+    Attributes:
+        known: called when the schema is known.
+    """
+
+    def __init__(
+        self,
+        output: Output,
+        spool: Spool,
+        layout: Layout,
+        options: Options,
+        *,
+        base: int,
+        ordered: bool,
+        schema: str | None,
+        meter: Meter,
+    ) -> None:
+        self._output, self._spool, self._layout, self._options = output, spool, layout, options
+        self._base, self._ordered, self._meter = base, ordered, meter
+        self.known: Callable[[], None] | None = None
+        self._schema = schema
+        self.entries: list[Entry] = []
+        self.failures: list[Failure] = []
+        self._pieces: list[Piece] = []
+        self._samples = self._bytes = 0
+        # Blocks all of whose samples are in the open chunk or before it, and what that finished.
+        self._used: list[StoredBlock] = []
+        self._done = Done()
+        self._noted_failures = 0
+        self._next = (0, 0)
+        self._noted: dict[str, Any] = {"schema": schema, "next": self._next, "partial": None}
+        self._begun: dict[int, int] = {}
+        self._early: dict[tuple[int, int], StoredBlock] = {}
+        self._waiting = 0
+        self._changed = threading.Condition()
+
+    @property
+    def schema(self) -> str | None:
+        """That of the dataset, as far as it is known."""
+        return self._schema
+
+    @property
+    def samples(self) -> int:
+        """Samples in chunks."""
+        return sum(entry["samples"] for entry in self.entries)
+
+    # The engine's side
+
+    def keep(self, block: Block) -> StoredBlock:
+        """Puts a block into the spool."""
+        stored = self._spool.append(block)
+        with self._changed:
+            self._waiting += stored.nbytes
+        return stored
+
+    def accept(self, kept: StoredBlock) -> None:
+        """Takes a block; makes the chunks that are full.
+
+        Raises:
+            TypeError: if its samples are not like those before.
+            StoreError: if a chunk cannot be written.
+        """
+        if self._ordered:
+            self._early[kept.block.first, kept.block.skip] = kept
+            while (stored := self._early.pop(self._next, None)) is not None:
+                self._consume(stored)
+        else:
+            self._consume(kept)
+
+    def wait(self, first: int, stopped: Callable[[], bool]) -> None:
+        """Waits while too much waits to be put into chunks, unless it waits for this input."""
+        with self._changed:
+            while self._waiting > _MOST_WAITING and not (self._ordered and first <= self._next[0]) and not stopped():
+                self._changed.wait(0.1)
+
+    # The end, and the beginning after a kill
+
+    def finish(self) -> tuple[list[Entry], str | None]:
+        """Makes the last chunk; gives all of them, and the schema."""
+        assert not self._early, "a block is missing"
+        self._note(self._write() if self._pieces else None, None)
+        self.entries = self._layout.settle(self._output.chunks, self.entries, self._schema)
+        return self.entries, self._schema
+
+    def recover(self, lines: Sequence[Any]) -> Done:
+        """Goes on from what a run left; gives the inputs that are done.
+
+        Args:
+            lines: what the journal has of chunks.
+        """
+        done = Done()
+        used: set[int] = set()
+        for line in lines:
+            if line["chunk"] is not None:
+                self.entries.append(line["chunk"])
+            used.update(line["used"])
+            done.update(line["done"], line["taken"])
+            self.failures += [Failure(*parts) for parts in line["failures"]]
+            self._noted = {name: line[name] for name in ("schema", "next", "partial")}
+            self._schema, self._next = line["schema"], tuple(line["next"])
+            self._begun = {} if line["partial"] is None else dict([line["partial"]])
+        self._noted_failures = len(self.failures)
+        for stored in self._spool.recover(used):
+            done.block(stored.block)
+            self._waiting += stored.nbytes
+            self.accept(stored)
+        return done
+
+    # Chunks
+
+    def _consume(self, stored: StoredBlock) -> None:
+        block = stored.block
+        try:
+            self._schema = self._layout.unify(self._schema, block.schema)
+        except TypeError as error:
+            self._refuse(stored)
+            which = f"input {block.first}" if block.first == block.last else f"inputs {block.first} to {block.last}"
+            raise TypeError(f"{which}: {error}") from None
+        if self._schema is not None and self.known is not None:
+            self.known()
+        # The first samples of the block that a killed run was at are in its last chunk.
+        row = self._begun.pop(stored.serial, 0)
+        count = len(block.sizes)
+        while row < count:
+            room = self._room(stored.sizes[row:])
+            if room:
+                self._pieces.append(Piece(stored, row, row + room))
+                self._samples += int(self._weights(stored.sizes[row : row + room]).sum())
+                self._bytes += int(stored.sizes[row : row + room].sum())
+                row += room
+            if row < count:
+                self._note(self._write(), (stored, row))
+        self._next = (block.last + 1, 0)
+        if not block.done:
+            skip = block.skip if len(block.counts) == 1 else 0
+            self._next = (block.last, skip + block.counts[-1])
+        self._used.append(stored)
+        self._done.block(block)
+        self.failures += block.failures
+        self._meter.add(len(block.counts) - (not block.done), count, int(block.sizes.sum()))
+        with self._changed:
+            self._waiting -= stored.nbytes
+            self._changed.notify_all()
+
+    def _room(self, sizes: npt.NDArray[np.int64]) -> int:
+        """How many more samples fit into the open chunk; one always fits into an empty one."""
+        options = self._options
+        most = self._layout.most_bytes if options.chunk_bytes is None else options.chunk_bytes
+        fits = int(np.searchsorted(np.cumsum(sizes), most - self._bytes, side="right"))
+        if options.chunk_size is not None:
+            count = np.cumsum(self._weights(sizes))
+            fits = min(fits, int(np.searchsorted(count, options.chunk_size - self._samples, side="right")))
+        if fits or self._pieces:
+            return fits
+        if int(sizes[0]) > self._layout.most_bytes:
+            raise ValueError(
+                f"expected samples of at most {self._layout.most_bytes} bytes, which {self._layout.format} holds, "
+                f"found one of {int(sizes[0])}"
+            )
+        return 1
+
+    def _weights(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """What each sample counts for in `chunk_size`."""
+        return self._layout.weights(sizes, self._schema)
+
+    def _write(self) -> Entry:
+        """Makes a chunk of the pieces."""
+        name = self._layout.name(self._base, len(self.entries))
+        path = self._output.chunks / name
+        aside = path.with_name(name + ".tmp")
+        try:
+            entry = self._layout.write(aside, name, self._pieces, self._schema)
+            aside.rename(path)
+        except OSError as error:
+            aside.unlink(missing_ok=True)
+            raise store_error(path, error) from None
+        self._pieces, self._samples, self._bytes = [], 0, 0
+        self.entries.append(entry)
+        return entry
+
+    def _note(self, chunk: Entry | None, partial: tuple[StoredBlock, int] | None) -> None:
+        """Writes down which chunk there is, and what of the spool it took."""
+        done = self._done.clear()
+        self._noted = {
+            "schema": self._schema,
+            "next": self._next,
+            "partial": None if partial is None else [partial[0].serial, partial[1]],
+        }
+        self._output.note(
+            {
+                **self._noted,
+                "chunk": chunk,
+                "used": [stored.serial for stored in self._used],
+                "done": done.ranges(),
+                "taken": list(done.taken.items()),
+                "failures": [dataclasses.astuple(failure) for failure in self.failures[self._noted_failures :]],
+            }
+        )
+        self._noted_failures = len(self.failures)
+        self._spool.release(self._used)
+        self._used = []
+
+    def _refuse(self, stored: StoredBlock) -> None:
+        """Writes down that a block is not to be used: its inputs are done again."""
+        nothing = {"chunk": None, "used": [stored.serial], "done": [], "taken": [], "failures": []}
+        self._output.note({**self._noted, **nothing})

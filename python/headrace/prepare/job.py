@@ -1,0 +1,274 @@
+"""What is done with inputs, in a worker process or in this one: the user's function, and blocks of what it gives.
+
+A task is some inputs that follow each other. It is done a block at a time, so that neither a large input nor a slow one
+keeps more than a block, or a moment's work, in a process that may be killed.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+from types import GeneratorType
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+
+from .spool import Block, Failure
+from .writing import Encoder, Options, encoder
+
+__all__ = ["LOST", "MapJob", "OnError", "Reply", "SampleJob", "Start", "short"]
+
+OnError = Literal["raise", "skip"]
+
+_BLOCK_BYTES = 4 << 20
+_BLOCK_SAMPLES = 1 << 16
+_BLOCK_SECONDS = 0.05
+"""After so much work what is finished is handed on."""
+_VALUE_LETTERS = 200
+
+LOST = "lost"
+"""The reply of a process that knows nothing of a task: the one that began it is gone."""
+
+
+class Start(NamedTuple):
+    """A task to begin; to go on with it, its first input alone is sent."""
+
+    first: int
+    """The number of the first input."""
+    values: list[Any]
+    """The inputs."""
+    skip: int
+    """Samples of the first one that are there already."""
+    schema: str | None
+    """That of the dataset, as far as it is known."""
+
+
+class Reply(NamedTuple):
+    """A block, and whether the task has more of them."""
+
+    block: Block
+    more: bool
+
+
+class _Job:
+    """Does tasks; several may be under way."""
+
+    def __init__(self, fn: Callable[..., Any], on_error: OnError) -> None:
+        self._fn = fn
+        self._on_error = on_error
+        self._tasks: dict[int, Generator[Reply]] = {}
+
+    def __call__(self, message: Start | int) -> Reply | str:
+        """Begins a task, or goes on with one; gives its next block.
+
+        Raises:
+            Exception: what the function raised, with a note that says for which input.
+        """
+        if isinstance(message, int):
+            first = message
+            if first not in self._tasks:
+                return LOST
+        else:
+            first = message.first
+            self._tasks[first] = self._blocks(message)
+        try:
+            reply = next(self._tasks[first])
+        except BaseException:
+            del self._tasks[first]
+            raise
+        if not reply.more:
+            del self._tasks[first]
+        return reply
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tasks": {}}
+
+    def _blocks(self, task: Start) -> Generator[Reply]:
+        raise NotImplementedError
+
+    def _failed(self, number: int, value: Any, error: Exception, samples: int) -> Failure:
+        return Failure(number, short(value), f"{type(error).__name__}: {error}", samples)
+
+
+class SampleJob(_Job):
+    """Makes samples of inputs.
+
+    Args:
+        fn: from an input to a sample, or a generator of any number.
+        format: that samples are encoded for.
+        options: how.
+        on_error: ``"skip"`` goes on with the next input if `fn` or encoding raises.
+    """
+
+    def __init__(self, fn: Callable[[Any], Any], format: str, options: Options, on_error: OnError) -> None:
+        super().__init__(fn, on_error)
+        self._format, self._options = format, options
+        self._encoder: Encoder | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_encoder": None}
+
+    def _blocks(self, task: Start) -> Generator[Reply]:
+        if self._encoder is None:
+            self._encoder = encoder(self._format, self._options)
+        samples = self._encoder
+        samples.schema = task.schema
+        block = _Open(samples, task.first, task.skip)
+        for number, value in enumerate(task.values, task.first):
+            skip = task.skip if number == task.first else 0
+            kept = skip
+            try:
+                for sample in _made(self._fn(value)):
+                    if skip:
+                        skip -= 1
+                        continue
+                    block.add(sample)
+                    kept += 1
+                    if block.is_full:
+                        yield Reply(block.end(done=False), True)
+                        block = _Open(samples, number, kept)
+            except Exception as error:
+                if self._on_error == "raise":
+                    if block.drop_input():
+                        yield Reply(block.end(done=True), True)
+                    error.add_note(f"in input {number}: {short(value)}")
+                    raise
+                block.failures.append(self._failed(number, value, error, kept))
+            block.next_input()
+            if block.is_due and number + 1 < task.first + len(task.values):
+                yield Reply(block.end(done=True), True)
+                block = _Open(samples, number + 1, 0)
+        yield Reply(block.end(done=True), False)
+
+
+class MapJob(_Job):
+    """Calls a function that writes files.
+
+    Args:
+        fn: of an input and a folder; what it writes there is moved into the output when it returns.
+        work: where such folders are made.
+        output: where files go.
+        replace: whether files of the same names may be there.
+        on_error: ``"skip"`` goes on with the next input if `fn` raises.
+    """
+
+    def __init__(
+        self, fn: Callable[[Any, str], Any], work: Path, output: Path, on_error: OnError, *, replace: bool
+    ) -> None:
+        super().__init__(fn, on_error)
+        self._work, self._output, self._replace = work, output, replace
+
+    def _blocks(self, task: Start) -> Generator[Reply]:
+        first, start, size = task.first, time.monotonic(), 0
+        counts: list[int] = []
+        failures: list[Failure] = []
+        for number, value in enumerate(task.values, task.first):
+            folder = self._work / f"input-{number}"
+            try:
+                # What a killed run left of it.
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True)
+                self._fn(value, str(folder))
+                size += self._move(folder)
+            except Exception as error:
+                if self._on_error == "raise":
+                    if counts:
+                        yield Reply(_files(first, counts, failures, size), True)
+                    error.add_note(f"in input {number}: {short(value)}")
+                    raise
+                failures.append(self._failed(number, value, error, 0))
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            counts.append(0)
+            if time.monotonic() - start > _BLOCK_SECONDS and number + 1 < task.first + len(task.values):
+                yield Reply(_files(first, counts, failures, size), True)
+                first, start, size, counts, failures = number + 1, time.monotonic(), 0, [], []
+        yield Reply(_files(first, counts, failures, size), False)
+
+    def _move(self, folder: Path) -> int:
+        """Moves files into the output, each at once; gives their bytes."""
+        size = 0
+        for parent, _, names in os.walk(folder):
+            target = self._output / Path(parent).relative_to(folder)
+            target.mkdir(parents=True, exist_ok=True)
+            for name in sorted(names):
+                source = Path(parent) / name
+                size += source.stat().st_size
+                if self._replace:
+                    source.replace(target / name)
+                    continue
+                try:
+                    # Fails if there is such a file, which renaming would replace.
+                    (target / name).hardlink_to(source)
+                except FileExistsError:
+                    raise FileExistsError(
+                        f"{target / name} is there already\n"
+                        'hint: give each input files of its own names; mode="overwrite" replaces files'
+                    ) from None
+        return size
+
+
+class _Open:
+    """A block that grows."""
+
+    def __init__(self, samples: Encoder, first: int, skip: int) -> None:
+        self._encoder, self._first, self._skip = samples, first, skip
+        self._sizes: list[int] = []
+        self._counts: list[int] = []
+        self._count = self._bytes = 0
+        self._start = time.monotonic()
+        self.failures: list[Failure] = []
+
+    @property
+    def is_full(self) -> bool:
+        return self._bytes >= _BLOCK_BYTES or len(self._sizes) >= _BLOCK_SAMPLES
+
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() - self._start > _BLOCK_SECONDS
+
+    def add(self, sample: Any) -> None:
+        size = self._encoder.add(sample)
+        self._sizes.append(size)
+        self._bytes += size
+        self._count += 1
+
+    def next_input(self) -> None:
+        self._counts.append(self._count)
+        self._count = 0
+
+    def drop_input(self) -> bool:
+        """Forgets the samples of the last input; says whether there are others."""
+        self._encoder.drop(self._count)
+        del self._sizes[len(self._sizes) - self._count :]
+        self._count = 0
+        if not self._counts:
+            self._encoder.take()
+        return bool(self._counts)
+
+    def end(self, *, done: bool) -> Block:
+        counts = self._counts if done else [*self._counts, self._count]
+        data = np.frombuffer(self._encoder.take(), np.uint8)
+        schema = self._encoder.schema if self._sizes else None
+        sizes = np.array(self._sizes, np.int64)
+        return Block(self._first, self._skip, counts, done, schema, sizes, data, self.failures)
+
+
+def _files(first: int, counts: list[int], failures: list[Failure], size: int) -> Block:
+    return Block(first, 0, counts, True, None, np.array([size], np.int64), b"", failures)
+
+
+def _made(result: Any) -> Iterable[Any]:
+    if result is None:
+        return ()
+    return cast("Iterable[Any]", result) if isinstance(result, GeneratorType) else (result,)
+
+
+def short(value: Any) -> str:
+    """A value for messages and reports, cut short."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"a {type(value).__name__} whose repr raises {type(error).__name__}"
+    return text if len(text) <= _VALUE_LETTERS else text[:_VALUE_LETTERS] + "..."

@@ -1,0 +1,142 @@
+"""`map`: a function that writes files, for each of many inputs."""
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, SupportsIndex
+
+from .arguments import Prepared, check_choice, check_inputs, dev_limit, local_folder, run_key, workers_of
+from .engine import run
+from .feed import Feed
+from .job import MapJob, OnError
+from .optimizing import begun, write_report
+from .output import Mode, Output
+from .progress import Done, Meter
+from .spool import Block, Failure
+
+__all__ = ["map"]
+
+
+def map(
+    fn: Callable[[Any, str], Any],
+    inputs: Iterable[Any],
+    output_dir: str | os.PathLike[str],
+    *,
+    num_workers: SupportsIndex | None = None,
+    mode: Mode | None = None,
+    fast_dev_run: bool | SupportsIndex = False,
+    resume: bool = True,
+    on_error: OnError = "raise",
+    progress: bool = True,
+    verbose: bool = True,
+) -> Prepared:
+    """Calls a function that writes files for each input, in processes.
+
+    The function is given a folder of its own. When it returns, the files there, with the folders they are in, are moved
+    into the output: a file is there whole or not at all. A run that ended early goes on where it was when it is called
+    again, as with `optimize`.
+
+    Args:
+        fn: of an input and the path of a folder to write to.
+        inputs: a list, or anything else to iterate over.
+        output_dir: a folder, made if it is not there.
+        num_workers: processes; 0 does all work in this one. By default as many as there are processors.
+        mode: None wants an empty folder, ``"append"`` adds files of new names, ``"overwrite"`` also replaces files.
+        fast_dev_run: whether to do only the first 10 inputs, or how many.
+        resume: whether to go on with an unfinished run; False forgets it.
+        on_error: ``"skip"`` leaves out inputs for which `fn` raises, and lists them in ``_headrace/skipped.jsonl``.
+        progress: whether to show how far it is, on stderr.
+        verbose: whether to print a summary there in the end.
+
+    Returns:
+        What was done; a chunk is an input here, and there are no samples.
+
+    Raises:
+        ValueError: if an argument cannot be used, or the folder is not as `mode` wants it.
+        TypeError: if `fn` cannot be sent to processes.
+        FileExistsError: if two inputs have a file of the same name.
+        StateMismatch: if the folder has an unfinished run of other inputs or arguments.
+        StoreError: if the folder cannot be written to, or another process writes there.
+        Exception: whatever `fn` raised, with a note that says for which input.
+
+    Example:
+        >>> import pathlib
+        >>> def write(number, folder):
+        ...     pathlib.Path(folder, f"{number}.txt").write_text(str(number))
+        >>> made = headrace.map(write, range(3), folder / "texts", num_workers=0, verbose=False)
+        >>> sorted(path.name for path in (folder / "texts").iterdir())
+        ['0.txt', '1.txt', '2.txt']
+    """
+    check_choice("mode", mode, (None, "append", "overwrite"))
+    check_choice("on_error", on_error, ("raise", "skip"))
+    workers, limit = workers_of(num_workers), dev_limit(fast_dev_run)
+    check_inputs(fn, inputs, workers)
+    start = time.monotonic()
+    output = Output(local_folder(output_dir))
+    job = MapJob(fn, output.chunks, output.folder, on_error, replace=mode == "overwrite")
+    key = run_key(fn, inputs, limit, kind="map", mode=mode, on_error=on_error)
+    meter = Meter("map", shown=progress)
+    finished = False
+    try:
+        _, lines = begun(output, key, resume, lambda: output.expect_empty() if mode is None else {})
+        files = _Files(output, meter)
+        feed = Feed(inputs, files.recover(lines), limit=limit, alone=False)
+        meter.begin(feed.total, files.done.count())
+        try:
+            run(job, feed, files, workers, on_error)
+        finally:
+            meter.close()
+        failures = sorted(files.failures, key=lambda failure: failure.input)
+        write_report(output, failures)
+        finished = True
+    finally:
+        output.close(finished=finished)
+    count = files.done.count() - len(failures)
+    made = Prepared(output.folder, 0, count, files.bytes, failures, time.monotonic() - start)
+    if verbose:
+        print(f"headrace map: {output.folder}: {count:,} inputs, {made.seconds:.1f} s", file=sys.stderr)
+    return made
+
+
+class _Files:
+    """Notes which inputs are done: their files are in place by then. A `Sink` of the engine."""
+
+    schema = None
+
+    def __init__(self, output: Output, meter: Meter) -> None:
+        self._output, self._meter = output, meter
+        self.done = Done()
+        self.failures: list[Failure] = []
+        self.bytes = 0
+
+    def keep(self, block: Block) -> Block:
+        return block
+
+    def accept(self, kept: Block) -> None:
+        size = int(kept.sizes.sum())
+        self._output.note(
+            {
+                "done": [kept.first, kept.last],
+                "bytes": size,
+                "failures": [dataclasses.astuple(failure) for failure in kept.failures],
+            }
+        )
+        self._add(kept.first, kept.last, size, kept.failures)
+        self._meter.add(len(kept.counts), 0, size)
+
+    def wait(self, first: int, stopped: Callable[[], bool]) -> None:
+        """Nothing is kept."""
+
+    def recover(self, lines: Iterable[Any]) -> Done:
+        """The inputs that are done."""
+        for line in lines:
+            first, last = line["done"]
+            self._add(first, last, line["bytes"], [Failure(*parts) for parts in line["failures"]])
+        return self.done
+
+    def _add(self, first: int, last: int, size: int, failures: Iterable[Failure]) -> None:
+        self.done.add(first, last)
+        self.bytes += size
+        self.failures += failures

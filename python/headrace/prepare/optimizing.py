@@ -1,0 +1,287 @@
+"""`optimize`: a dataset of what a function makes of inputs."""
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, SupportsIndex
+
+from headrace.errors import StateMismatch
+
+from . import writing
+from .arguments import (
+    Prepared,
+    check_choice,
+    check_inputs,
+    dev_limit,
+    local_folder,
+    options_of,
+    run_key,
+    workers_of,
+)
+from .chunking import Chunks
+from .engine import run
+from .feed import Feed
+from .job import OnError, SampleJob
+from .output import Mode, Output
+from .progress import Meter
+from .spool import Failure, Spool
+from .writing import Entry, Layout
+
+__all__ = ["begun", "optimize", "write_report"]
+
+_VERSION = 1
+_REPORT = "skipped.jsonl"
+
+
+def optimize(
+    fn: Callable[[Any], Any],
+    inputs: Iterable[Any],
+    output_dir: str | os.PathLike[str],
+    *,
+    chunk_bytes: str | SupportsIndex | None = None,
+    chunk_size: SupportsIndex | None = None,
+    format: Literal["litdata", "mds", "parquet", "arrow"] = "litdata",
+    num_workers: SupportsIndex | None = None,
+    compression: str | None = None,
+    mode: Mode | None = None,
+    keep_data_ordered: bool = False,
+    tokens: bool = False,
+    serializers: Mapping[str, Any] | None = None,
+    fast_dev_run: bool | SupportsIndex = False,
+    resume: bool = True,
+    on_error: OnError = "raise",
+    progress: bool = True,
+    verbose: bool = True,
+) -> Prepared:
+    """Makes a dataset that trains fast of whatever a function makes of inputs.
+
+    The dataset is there when it is whole: what is written lies below ``.headrace`` in the folder until the end. A run
+    that ended early, killed or by an error, goes on where it was when it is called again: inputs that were finished are
+    not done again, and of one that was not, the samples that are there are passed over.
+
+    Args:
+        fn: from an input to a sample, to None for no sample, or a generator of any number of samples. A sample is a
+            dict of values (for LitData also lists and tuples, in each other): text, bytes, numbers, arrays of NumPy and
+            PyTorch, images of Pillow, `headrace.Image`, `headrace.File`. Called twice with the same input, it has to
+            give the same samples.
+        inputs: a list, or anything else to iterate over. They are pickled to worker processes.
+        output_dir: a folder, made if it is not there.
+        chunk_bytes: bytes of samples in a file, as a number or text, at most ``"1GiB"``. By default ``"64MiB"``, if
+            `chunk_size` is not given either. A larger sample has a file of its own.
+        chunk_size: samples in a file; tokens, if `tokens`.
+        format: of the files. Parquet and Arrow need pyarrow.
+        num_workers: processes; 0 does all work in this one. By default as many as there are processors.
+        compression: ``"zstd"`` or ``"zstd:<level>"``.
+        mode: None wants an empty folder, ``"append"`` adds to the dataset that is there and leaves its files as they
+            are, ``"overwrite"`` puts the new dataset in its place, and removes only files that its index lists.
+        keep_data_ordered: whether samples lie in the order of inputs, so that the files are the same, byte for byte,
+            for any number of workers. Otherwise they lie in the order in which they were made.
+        tokens: whether samples are arrays or tensors of tokens, with 1 dimension, for LitData's ``TokensLoader``.
+        serializers: for values of your own in LitData, by name: objects with ``can_serialize(value)`` and
+            ``serialize(value)``, which gives bytes, and ``deserialize(data)`` for `headrace.open`.
+        fast_dev_run: whether to do only the first 10 inputs, or how many.
+        resume: whether to go on with an unfinished run; False forgets it.
+        on_error: ``"skip"`` leaves out inputs for which `fn` raises, and lists them in ``_headrace/skipped.jsonl``;
+            samples that came before the error are kept.
+        progress: whether to show how far it is, on stderr.
+        verbose: whether to print a summary there in the end.
+
+    Raises:
+        ValueError: if an argument cannot be used, or the folder is not as `mode` wants it.
+        TypeError: if `fn` cannot be sent to processes, or a value cannot be stored; says which one, and what can be.
+        StateMismatch: if the folder has an unfinished run of other inputs or arguments.
+        StoreError: if the folder cannot be written to, is full, or another process writes there.
+        RuntimeError: if an input was fatal to its process twice.
+        Exception: whatever `fn` raised, with a note that says for which input.
+
+    Example:
+        >>> made = headrace.optimize(str, range(10), folder / "texts", num_workers=0, progress=False, verbose=False)
+        >>> headrace.open(folder / "texts")[3]
+        '3'
+    """
+    options = options_of(
+        format,
+        chunk_bytes=chunk_bytes,
+        chunk_size=chunk_size,
+        compression=compression,
+        serializers=serializers,
+        tokens=tokens,
+    )
+    check_choice("mode", mode, (None, "append", "overwrite"))
+    check_choice("on_error", on_error, ("raise", "skip"))
+    workers, limit = workers_of(num_workers), dev_limit(fast_dev_run)
+    check_inputs(fn, inputs, workers)
+    folder = local_folder(output_dir)
+    layout = writing.layout(format, options)
+    job = SampleJob(fn, format, options, on_error)
+    how = {
+        "kind": "optimize",
+        "format": format,
+        "options": [options.chunk_size, options.chunk_bytes, compression, tokens, sorted(serializers or {})],
+        "mode": mode,
+        "ordered": keep_data_ordered,
+        "on_error": on_error,
+    }
+    start = time.monotonic()
+    output = Output(folder)
+    finished = False
+    spool = Spool(output.work)
+    try:
+        first, lines = begun(
+            output, run_key(fn, inputs, limit, **how), resume, lambda: _beginning(output, layout, mode)
+        )
+        entries, failures = _run(
+            job,
+            inputs,
+            output,
+            spool,
+            layout,
+            first,
+            lines,
+            _How(options, limit, workers, on_error, keep_data_ordered, progress),
+        )
+        finished = True
+    finally:
+        spool.close()
+        output.close(finished=finished)
+    size = sum(entry["bytes"] for entry in entries)
+    samples = sum(entry["samples"] for entry in entries)
+    made = Prepared(folder, samples, len(entries), size, failures, time.monotonic() - start)
+    if verbose:
+        print(f"headrace optimize: {made}", file=sys.stderr)
+    return made
+
+
+@dataclasses.dataclass(frozen=True)
+class _How:
+    """How a run is done."""
+
+    options: writing.Options
+    limit: int | None
+    workers: int
+    on_error: OnError
+    ordered: bool
+    progress: bool
+
+
+def begun(
+    output: Output, key: Mapping[str, Any], resume: bool, begin: Callable[[], Mapping[str, Any]]
+) -> tuple[Mapping[str, Any], Sequence[Any]]:
+    """What the run that is to be done noted when it began, and what it noted since.
+
+    Args:
+        output: its folder.
+        key: what tells it from others.
+        resume: whether to go on with one that was left.
+        begin: gives what is to be noted if there is none.
+
+    Raises:
+        StateMismatch: if the unfinished run is another one.
+    """
+    lines = output.lines()
+    if lines and not resume:
+        lines = []
+    if not lines:
+        output.forget()
+        first = {"version": _VERSION, "key": json.loads(json.dumps(key)), **begin()}
+        output.note(first)
+        return first, []
+    found = lines[0]
+    wanted = json.loads(json.dumps(key))
+    if found["version"] != _VERSION or found["key"] != wanted:
+        there: dict[str, Any] = found["key"]
+        differ = [name for name in {**there, **wanted} if there.get(name) != wanted.get(name)] or ["version"]
+        name = differ[0]
+        raise StateMismatch(
+            f"{output.folder} has an unfinished run with other arguments: {name} was {there.get(name)!r}, "
+            f"and is {wanted.get(name)!r}\n"
+            "hint: call it as before to go on with it; resume=False forgets what it did"
+        )
+    return found, lines[1:]
+
+
+def write_report(output: Output, failures: Sequence[Failure]) -> None:
+    """Writes which inputs were left out, if any were."""
+    path = output.folder / "_headrace" / _REPORT
+    if not failures:
+        path.unlink(missing_ok=True)
+        return
+    path.parent.mkdir(exist_ok=True)
+    lines = [json.dumps(dataclasses.asdict(failure)) for failure in failures]
+    output.replace(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _beginning(output: Output, layout: Layout, mode: Mode | None) -> dict[str, Any]:
+    existing, gone = output.existing(layout, mode)
+    return {"base": output.base(layout), "there": existing.entries, "schema": existing.schema, "gone": gone}
+
+
+def _run(
+    job: SampleJob,
+    inputs: Iterable[Any],
+    output: Output,
+    spool: Spool,
+    layout: Layout,
+    first: Mapping[str, Any],
+    lines: Sequence[Any],
+    how: _How,
+) -> tuple[list[Entry], list[Failure]]:
+    """Does what is left of a run; gives its chunks and the inputs that were left out."""
+    if lines and "whole" in lines[-1]:
+        # It was killed while the dataset was made visible.
+        whole = lines[-1]
+        failures = [Failure(*parts) for parts in whole["failures"]]
+    else:
+        whole, failures = _make(job, inputs, output, spool, layout, first, lines, how)
+        output.note(whole)
+    entries: list[Entry] = whole["whole"]
+    output.publish(layout, entries, layout.index([*first["there"], *entries], whole["schema"]), first["gone"])
+    write_report(output, failures)
+    return entries, failures
+
+
+def _make(
+    job: SampleJob,
+    inputs: Iterable[Any],
+    output: Output,
+    spool: Spool,
+    layout: Layout,
+    first: Mapping[str, Any],
+    lines: Sequence[Any],
+    how: _How,
+) -> tuple[dict[str, Any], list[Failure]]:
+    meter = Meter("optimize", shown=how.progress)
+    chunks = Chunks(
+        output,
+        spool,
+        layout,
+        how.options,
+        base=first["base"],
+        ordered=how.ordered,
+        schema=first["schema"],
+        meter=meter,
+    )
+    done = chunks.recover(lines)
+    # Where the first sample decides what all are like, it has to be the first by the order of inputs.
+    alone = how.ordered and chunks.schema is None and layout.index_name == "index.json"
+    feed = Feed(inputs, done, limit=how.limit, alone=alone)
+    chunks.known = feed.together
+    meter.begin(feed.total, done.count())
+    try:
+        run(job, feed, chunks, how.workers, how.on_error)
+    finally:
+        meter.close()
+    entries, schema = chunks.finish()
+    failures = sorted(chunks.failures, key=lambda failure: failure.input)
+    if not entries and not first["there"]:
+        write_report(output, failures)
+        output.forget()
+        raise ValueError(
+            f"{output.folder}: expected at least one sample, found none in {done.count() + feed.given:,} inputs"
+            + (f", of which {len(failures):,} were skipped" if failures else "")
+        )
+    whole = {"whole": entries, "schema": schema, "failures": [dataclasses.astuple(failure) for failure in failures]}
+    return whole, failures

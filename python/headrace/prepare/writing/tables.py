@@ -1,0 +1,288 @@
+"""Parquet and Arrow files: samples are rows, keys are columns.
+
+Types are found for each stretch of samples by itself, and brought together in the order of samples: they do not depend
+on which samples were encoded together.
+"""
+
+import base64
+import json
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
+import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
+
+from headrace.errors import DataError
+
+from .base import Encoder, Entry, Existing, Layout, Options, Piece, at_key, kind_of
+from .cells import NULL, SCALARS, cell, merge, scalar_bytes
+
+__all__ = ["ArrowLayout", "ParquetLayout", "TableEncoder"]
+
+_arrow: Any = pa
+_parquet: Any = pq
+
+_GROUP_BYTES = 16 << 20
+"""Bytes of values in a row group or a batch, about: what a reader takes at once."""
+_MANIFEST = "_headrace/written.json"
+_VERSION = 1
+
+
+class TableEncoder(Encoder):
+    """Samples are dicts; a key that one lacks is null there."""
+
+    def __init__(self, options: Options) -> None:
+        self._schema: str | None = None
+        self._reset()
+
+    @property
+    def schema(self) -> str | None:
+        """That of the samples since the last time that bytes were taken."""
+        return self._schema
+
+    @schema.setter
+    def schema(self, value: str | None) -> None:
+        """Samples need not be like others: the layout brings their types together."""
+
+    def add(self, sample: Any) -> int:
+        """See `Encoder.add`."""
+        if type(sample) is not dict:
+            raise TypeError(
+                f"expected a dict, found {kind_of(sample)}\nhint: name what it is, as in {{'tokens': tokens}}"
+            )
+        size = 0
+        row: dict[str, Any] = {}
+        types: dict[str, Any] = {}
+        for name, value in cast("dict[Any, Any]", sample).items():
+            known = self._types.get(name)
+            try:
+                if known is not None and SCALARS.get(cast("Any", type(value))) is known:
+                    row[name] = value
+                    size += scalar_bytes(value)
+                    continue
+                if type(name) is not str:
+                    raise TypeError(f"expected keys of text, found {name!r}")
+                row[name], found, taken = cell(value)
+                size += taken
+                if known is None or found is not known:
+                    merged = merge(NULL if known is None else known, found)
+                    # One object for each type, so that it is known again by `is`.
+                    types[name] = self._same.setdefault(merged, merged)
+            except (TypeError, ValueError) as error:
+                raise at_key(str(name), error) from None
+        self._types.update(types)
+        self._rows.append(row)
+        return size
+
+    def drop(self, count: int) -> None:
+        """See `Encoder.drop`."""
+        del self._rows[len(self._rows) - count :]
+        if count:
+            # Types may be those of what was dropped.
+            rows = self._rows
+            self._reset()
+            for row in rows:
+                self.add(row)
+
+    def take(self) -> bytes:
+        """See `Encoder.take`."""
+        rows, types = self._rows, self._types
+        self._reset()
+        schema = _arrow.schema(list(types.items()))
+        self._schema = _text(schema)
+        arrays = [_arrow.array([row.get(name) for row in rows], kind) for name, kind in types.items()]
+        if not arrays:
+            return len(rows).to_bytes(8, "little")
+        batch = _arrow.record_batch(arrays, schema=schema)
+        sink = _arrow.BufferOutputStream()
+        with _arrow.ipc.new_stream(sink, schema) as writer:
+            writer.write_batch(batch)
+        return sink.getvalue().to_pybytes()
+
+    def _reset(self) -> None:
+        self._rows: list[dict[str, Any]] = []
+        self._types: dict[str, Any] = {}
+        self._same: dict[Any, Any] = {kind: kind for kind in SCALARS.values()}
+
+
+class TableLayout(Layout):
+    """Files of rows, and below ``_headrace`` a list of them, since such datasets have none of their own."""
+
+    index_name = _MANIFEST
+    most_bytes = 2**30
+    """A file's rows are in memory while it is written."""
+    suffix: str
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    @property
+    def pattern(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """See `Layout.pattern`."""
+        return rf"part-(\d+)\.{self.suffix}"
+
+    def name(self, base: int, number: int) -> str:
+        """See `Layout.name`."""
+        return f"part-{base + number:05}.{self.suffix}"
+
+    def write(self, path: Path, name: str, pieces: Sequence[Piece], schema: str | None) -> Entry:
+        """See `Layout.write`."""
+        wanted = _schema(schema)
+        if not len(wanted):
+            raise TypeError("expected a sample with at least one key, found an empty dict")
+        table = _arrow.Table.from_batches([_batch(piece, wanted) for piece in pieces], wanted)
+        # Taken anew, buffers are those of the rows alone: what they were cut from leaves no trace in an Arrow file.
+        table = table.combine_chunks().take(_arrow.array(np.arange(table.num_rows)))
+        content = sum(int(piece.sizes.sum()) for piece in pieces)
+        self._save(path, table, max(1, -(-table.num_rows // (1 + content // _GROUP_BYTES))))
+        return {"name": name, "samples": table.num_rows, "bytes": path.stat().st_size}
+
+    def index(self, entries: Sequence[Entry], schema: str | None) -> bytes:
+        """See `Layout.index`."""
+        found = {"version": _VERSION, "format": self.format, "schema": schema, "files": list(entries)}
+        return json.dumps(found, sort_keys=True).encode()
+
+    def read(self, folder: Path, index: bytes) -> Existing:
+        """See `Layout.read`."""
+        where = folder / _MANIFEST
+        try:
+            found: Any = json.loads(index)
+            if (found["version"], found["format"]) != (_VERSION, self.format):
+                raise ValueError(f"version {found['version']} of {found['format']}")
+            entries: list[Entry] = [dict(entry) for entry in found["files"]]
+            return Existing(entries, found["schema"], index)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{where}: expected the list of {self.format} files of a dataset: {error}") from None
+
+    def bring_together(self, known: str, found: str) -> str:
+        """See `Layout.unify`."""
+        types = {field.name: field.type for field in _schema(known)}
+        for field in _schema(found):
+            try:
+                types[field.name] = merge(types.get(field.name, NULL), field.type)
+            except TypeError as error:
+                raise at_key(field.name, error) from None
+        return _text(_arrow.schema(list(types.items())))
+
+    def settle(self, folder: Path, entries: list[Entry], schema: str | None) -> list[Entry]:
+        """See `Layout.settle`."""
+        wanted = _schema(schema)
+        settled: list[Entry] = []
+        for entry in entries:
+            path = folder / entry["name"]
+            if self._read_schema(path) != wanted:
+                aside = path.with_name(path.name + ".tmp")
+                table = _aligned(self._load(path), wanted)
+                self._save(aside, table, max(1, table.num_rows))
+                aside.replace(path)
+                entry = {**entry, "bytes": path.stat().st_size}
+            settled.append(entry)
+        return settled
+
+    @abstractmethod
+    def _save(self, path: Path, table: Any, rows: int) -> None:
+        """Writes a file, with so many rows in a group."""
+
+    @abstractmethod
+    def _load(self, path: Path) -> Any: ...
+
+    @abstractmethod
+    def _read_schema(self, path: Path) -> Any: ...
+
+    def _codec(self) -> tuple[str | None, int | None]:
+        name, _, level = (self._options.compression or "").partition(":")
+        return name or None, int(level) if level else None
+
+
+class ParquetLayout(TableLayout):
+    """``part-00000.parquet``."""
+
+    format = "parquet"
+    suffix = "parquet"
+
+    def _save(self, path: Path, table: Any, rows: int) -> None:
+        for field in table.schema:
+            if _has_empty_struct(field.type):
+                error = TypeError("expected dicts with keys, found only empty ones, which Parquet cannot hold")
+                raise at_key(field.name, error)
+        codec, level = self._codec()
+        _parquet.write_table(
+            table, path, compression=codec or "none", compression_level=level, row_group_size=rows, store_schema=True
+        )
+
+    def _load(self, path: Path) -> Any:
+        return _parquet.read_table(path, partitioning=None)
+
+    def _read_schema(self, path: Path) -> Any:
+        return _parquet.read_schema(path).remove_metadata()
+
+
+class ArrowLayout(TableLayout):
+    """``part-00000.arrow``, in Arrow's file format."""
+
+    format = "arrow"
+    suffix = "arrow"
+
+    def _save(self, path: Path, table: Any, rows: int) -> None:
+        codec, level = self._codec()
+        packing = None if codec is None else _arrow.Codec(codec, compression_level=level)
+        options = _arrow.ipc.IpcWriteOptions(compression=packing)
+        with _arrow.OSFile(str(path), "wb") as out, _arrow.ipc.new_file(out, table.schema, options=options) as writer:
+            writer.write_table(table, max_chunksize=rows)
+
+    def _load(self, path: Path) -> Any:
+        with _arrow.OSFile(str(path), "rb") as file:
+            return _arrow.ipc.open_file(file).read_all()
+
+    def _read_schema(self, path: Path) -> Any:
+        with _arrow.OSFile(str(path), "rb") as file:
+            return _arrow.ipc.open_file(file).schema
+
+
+def _batch(piece: Piece, schema: Any) -> Any:
+    data = piece.stored.read(0, piece.stored.nbytes)
+    count = piece.stop - piece.start
+    if len(data) == 8:
+        # Samples without a key.
+        return _arrow.record_batch([_arrow.nulls(count, field.type) for field in schema], schema=schema)
+    return _aligned(next(_batches(data)).slice(piece.start, count), schema)
+
+
+def _batches(data: memoryview) -> Iterator[Any]:
+    with _arrow.ipc.open_stream(_arrow.py_buffer(data)) as reader:
+        yield from reader
+
+
+def _aligned(table: Any, schema: Any) -> Any:
+    """The same rows with all columns of a schema; those that they lack are null."""
+    there = {name: number for number, name in enumerate(table.schema.names)}
+    columns = [
+        _cast(table.column(there[field.name]), field.type)
+        if field.name in there
+        else _arrow.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    kind = cast("Any", type(table))
+    return kind.from_arrays(columns, schema=schema)
+
+
+def _cast(column: Any, kind: Any) -> Any:
+    # pyarrow casts lists of nulls to their own type by leaving out values.
+    return column if column.type == kind else column.cast(kind)
+
+
+def _has_empty_struct(kind: Any) -> bool:
+    if _arrow.types.is_struct(kind):
+        return not kind.num_fields or any(_has_empty_struct(field.type) for field in kind)
+    return _arrow.types.is_list(kind) and _has_empty_struct(kind.value_type)
+
+
+def _text(schema: Any) -> str:
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def _schema(text: str | None) -> Any:
+    return _arrow.schema([]) if text is None else _arrow.ipc.read_schema(_arrow.py_buffer(base64.b64decode(text)))

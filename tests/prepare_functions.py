@@ -1,0 +1,96 @@
+"""What tests of preparing give to worker processes, which import it from here."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import headrace
+
+
+def sample(number: int) -> dict[str, Any]:
+    """A sample that every format holds, and gives back as it is."""
+    return {
+        "text": "ä" * (number % 4),
+        "number": number - 50,
+        "data": bytes([number % 256]) * (number % 3),
+        "array": np.arange(number % 5 + 1, dtype=np.int16) * number,
+    }
+
+
+def several(number: int) -> Iterator[dict[str, Any]]:
+    """No sample, one or more."""
+    for part in range(number % 3):
+        yield sample(number * 10 + part)
+
+
+def expected(count: int) -> list[dict[str, Any]]:
+    """What `several` makes of so many inputs."""
+    return [made for number in range(count) for made in several(number)]
+
+
+def tokens(number: int) -> Any:
+    return np.arange(number + 1, dtype=np.uint16)
+
+
+def huge(number: int) -> Iterator[dict[str, Any]]:
+    """More than a block of samples for each input."""
+    for part in range(40):
+        yield {"input": number, "part": part, "data": bytes([part]) * 300_000}
+
+
+class Logged:
+    """Makes samples slowly, and notes which inputs it was called for."""
+
+    def __init__(self, log: Path, seconds: float) -> None:
+        self.log, self.seconds = log, seconds
+
+    def __call__(self, number: int) -> Iterator[dict[str, Any]]:
+        time.sleep(self.seconds)
+        yield from several(number)
+        with self.log.open("a") as out:
+            out.write(f"{number}\n")
+
+    def calls(self) -> list[int]:
+        return [int(line) for line in self.log.read_text().split()] if self.log.exists() else []
+
+
+class KilledOnce:
+    """Kills its own process at some inputs, the first time."""
+
+    def __init__(self, folder: Path, at: set[int], *, always: bool = False) -> None:
+        self.folder, self.at, self.always = folder, at, always
+
+    def __call__(self, number: int) -> Iterator[dict[str, Any]]:
+        yield from several(number)
+        mark = self.folder / str(number)
+        if number in self.at and (self.always or not mark.exists()):
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fails(number: int) -> Iterator[dict[str, Any]]:
+    """Raises for some inputs, for one of them after a sample."""
+    if number % 10 == 3:
+        raise ValueError(f"no {number}")
+    yield sample(number)
+    if number == 14:
+        raise KeyError("late")
+
+
+def write_file(number: int, folder: str) -> None:
+    Path(folder, "deep").mkdir()
+    Path(folder, "deep", f"{number}.txt").write_text(str(number))
+
+
+def write_same(number: int, folder: str) -> None:
+    Path(folder, "same.txt").write_text(str(number))
+
+
+def image(number: int) -> dict[str, Any]:
+    pixels = np.full((8, 9, 3), number, np.uint8)
+    return {"image": headrace.Image(pixels), "label": number}

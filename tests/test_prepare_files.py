@@ -1,0 +1,159 @@
+"""`map`, `walk` and `merge_datasets`."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+import prepare_functions as functions
+from litdata_files import theirs
+from litdata_files import write as write_litdata
+
+FORMATS = ("litdata", "mds", "parquet", "arrow")
+QUIET: dict[str, Any] = {"progress": False, "verbose": False}
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.md5(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+# map
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_map_moves_what_was_written(tmp_path: Path, workers: int) -> None:
+    made = headrace.map(functions.write_file, range(40), tmp_path / "out", num_workers=workers, **QUIET)
+    assert (made.chunks, made.skipped) == (40, [])
+    assert made.bytes == 70
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["deep"]
+    found = {path.name: path.read_text() for path in (tmp_path / "out" / "deep").iterdir()}
+    assert found == {f"{number}.txt": str(number) for number in range(40)}
+
+
+def test_map_refuses_two_files_of_one_name(tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError, match=r"same.txt is there already\nhint: give each input files of its own"):
+        headrace.map(functions.write_same, range(3), tmp_path / "out", num_workers=0, **QUIET)
+    assert (tmp_path / "out" / "same.txt").read_text() == "0"
+    headrace.map(functions.write_same, range(3), tmp_path / "all", num_workers=0, mode="overwrite", **QUIET)
+    assert (tmp_path / "all" / "same.txt").read_text() == "2"
+
+
+class Sometimes:
+    """Writes half of what it has to, and fails, at some inputs."""
+
+    def __init__(self, at: set[int]) -> None:
+        self.at = at
+        self.calls: list[int] = []
+
+    def __call__(self, number: int, folder: str) -> None:
+        self.calls.append(number)
+        Path(folder, f"{number}-a.txt").write_text("a")
+        if number in self.at:
+            raise OSError("no more")
+        Path(folder, f"{number}-b.txt").write_text("b")
+
+
+def test_map_goes_on_after_an_error(tmp_path: Path) -> None:
+    fn = Sometimes({5})
+    with pytest.raises(OSError, match="no more") as caught:
+        headrace.map(fn, range(9), tmp_path, num_workers=0, **QUIET)
+    assert caught.value.__notes__ == ["in input 5: 5"]
+    assert {name for name in files(tmp_path) if not name.startswith(".")} == {
+        f"{number}-{part}.txt" for number in range(5) for part in "ab"
+    }
+    fn.at, fn.calls = set(), []
+    headrace.map(fn, range(9), tmp_path, num_workers=0, **QUIET)
+    assert fn.calls == [5, 6, 7, 8]
+    assert set(files(tmp_path)) == {f"{number}-{part}.txt" for number in range(9) for part in "ab"}
+
+
+def test_map_skips_and_reports(tmp_path: Path) -> None:
+    made = headrace.map(Sometimes({5}), range(9), tmp_path, num_workers=0, on_error="skip", **QUIET)
+    assert [(failure.input, failure.error) for failure in made.skipped] == [(5, "OSError: no more")]
+    assert made.chunks == 8
+    assert not list(tmp_path.glob("5-*"))
+    assert (tmp_path / "_headrace" / "skipped.jsonl").exists()
+
+
+def test_map_wants_an_empty_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    with pytest.raises(ValueError, match="expected an empty folder, found mine"):
+        headrace.map(functions.write_file, range(3), tmp_path, num_workers=0, **QUIET)
+    headrace.map(functions.write_file, range(3), tmp_path, num_workers=0, mode="append", **QUIET)
+    assert sorted(files(tmp_path)) == ["deep/0.txt", "deep/1.txt", "deep/2.txt", "mine"]
+
+
+# walk
+
+
+def test_walk_gives_files_in_order(tmp_path: Path) -> None:
+    for name in ("b/2.txt", "a/10.txt", "a/9.txt", ".hidden/x.txt", "_aside.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    found = list(headrace.walk(tmp_path))
+    assert found == [str(tmp_path / name) for name in ("a/10.txt", "a/9.txt", "b/2.txt")]
+    assert all(Path(name).exists() for name in found)
+    with pytest.raises(headrace.MissingError):
+        headrace.walk(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="none"):
+        list(headrace.walk(tmp_path / "*.none"))
+
+
+# merge_datasets
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_merged_datasets_are_one(tmp_path: Path, format: str, compression: str | None) -> None:
+    how: dict[str, Any] = {"format": format, "compression": compression, "chunk_size": 4, "num_workers": 0, **QUIET}
+    for part in ("a", "b"):
+        (tmp_path / part).mkdir()
+        headrace.optimize(functions.sample, range(6), tmp_path / part / "00", **how)
+    before = files(tmp_path)
+    made = headrace.merge_datasets([tmp_path / "a/00", tmp_path / "b/00"], tmp_path / "both")
+    assert (made.samples, made.chunks) == (12, 4)
+    data = headrace.open(tmp_path / "both")
+    assert [data[number]["number"] for number in range(12)] == [number - 50 for number in [*range(6), *range(6)]]
+    assert {name: digest for name, digest in files(tmp_path).items() if not name.startswith("both")} == before
+    headrace.optimize(functions.sample, range(6, 9), tmp_path / "both", mode="append", **how)
+    assert len(headrace.open(tmp_path / "both")) == 15
+
+
+def test_what_litdata_wrote_is_merged(tmp_path: Path) -> None:
+    samples = [{"image": bytes([number]) * 5, "at": (number, 0.5)} for number in range(8)]
+    write_litdata(tmp_path / "a", [(one["image"], one["at"][0]) for one in samples[:5]])
+    write_litdata(tmp_path / "b", [(one["image"], one["at"][0]) for one in samples[5:]])
+    headrace.merge_datasets([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
+    wanted = [(one["image"], one["at"][0]) for one in samples]
+    data = headrace.open(tmp_path / "both")
+    assert [tuple(data[number]) for number in range(8)] == wanted
+    assert [tuple(one) for one in theirs(tmp_path / "both")] == wanted
+
+
+def test_datasets_that_are_not_alike_are_not_merged(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"num_workers": 0, **QUIET}
+    headrace.optimize(functions.sample, range(3), tmp_path / "a", **how)
+    headrace.optimize(functions.image, range(3), tmp_path / "b", **how)
+    headrace.optimize(functions.sample, range(3), tmp_path / "c", format="mds", **how)
+    headrace.optimize(functions.sample, range(3), tmp_path / "d", compression="zstd", **how)
+    (tmp_path / "e").mkdir()
+    with pytest.raises(TypeError, match=r"b: key 'text': expected str .* found no such key"):
+        headrace.merge_datasets([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    with pytest.raises(ValueError, match=r"c: expected a dataset of litdata as .*a, found one of mds"):
+        headrace.merge_datasets([tmp_path / "a", tmp_path / "c"], tmp_path / "out")
+    with pytest.raises(ValueError, match="to be able to add to it"):
+        headrace.merge_datasets([tmp_path / "a", tmp_path / "d"], tmp_path / "out")
+    with pytest.raises(ValueError, match=r"e: expected a dataset of .* found none"):
+        headrace.merge_datasets([tmp_path / "e"], tmp_path / "out")
+    with pytest.raises(ValueError, match="at least one folder"):
+        headrace.merge_datasets([], tmp_path / "out")
+    (tmp_path / "a" / "chunk-0-0.bin").unlink()
+    with pytest.raises(headrace.DataError, match=r"chunk-0-0\.bin"):
+        headrace.merge_datasets([tmp_path / "a"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()

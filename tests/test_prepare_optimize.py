@@ -1,0 +1,494 @@
+"""`optimize`: nothing is lost or twice, whatever is killed, and the same dataset comes of any number of workers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+import prepare_functions as functions
+from headrace.prepare import output as outputs
+from headrace.prepare import spool as spools
+from headrace.prepare.writing import litdata
+from prepare_functions import expected
+
+FORMATS = ("litdata", "mds", "parquet", "arrow")
+QUIET: dict[str, Any] = {"progress": False, "verbose": False}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All files below a folder, hidden ones too."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def ours(folder: Path) -> list[Any]:
+    data = headrace.open(folder)
+    return [plain(data[number]) for number in range(len(data))]
+
+
+def plain(sample: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in sample.items()}
+
+
+def wanted(count: int) -> list[Any]:
+    return [plain(sample) for sample in expected(count)]
+
+
+def by_number(samples: list[Any]) -> list[Any]:
+    return sorted(samples, key=lambda sample: sample["number"])
+
+
+# What comes out
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_ordered_output_is_the_same_for_any_number_of_workers(tmp_path: Path, format: str) -> None:
+    found: list[dict[str, bytes]] = []
+    for workers in (0, 1, 3):
+        made = headrace.optimize(
+            functions.several,
+            range(120),
+            tmp_path / str(workers),
+            format=format,
+            chunk_size=17,
+            num_workers=workers,
+            keep_data_ordered=True,
+            **QUIET,
+        )
+        assert (made.samples, made.chunks, made.skipped) == (120, 8, [])
+        found.append(files(tmp_path / str(workers)))
+    assert len(found[0]) == 9
+    assert found[0] == found[1] == found[2]
+    columns = sorted if format == "mds" else list
+    assert [columns(one) for one in ours(tmp_path / "3")] == [columns(one) for one in wanted(120)]
+    assert ours(tmp_path / "3") == wanted(120)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_without_an_order_samples_are_the_same(tmp_path: Path, format: str) -> None:
+    headrace.optimize(functions.several, range(90), tmp_path / "data", format=format, num_workers=2, **QUIET)
+    assert by_number(ours(tmp_path / "data")) == by_number(wanted(90))
+
+
+def test_an_iterator_of_unknown_length(tmp_path: Path) -> None:
+    made = headrace.optimize(
+        functions.several, iter(range(60)), tmp_path / "data", num_workers=2, keep_data_ordered=True, **QUIET
+    )
+    assert made.samples == 60
+    assert ours(tmp_path / "data") == wanted(60)
+
+
+def test_an_input_that_yields_more_than_a_block(tmp_path: Path) -> None:
+    for ordered in (True, False):
+        folder = tmp_path / str(ordered)
+        headrace.optimize(
+            functions.huge, range(4), folder, chunk_bytes="2MiB", num_workers=2, keep_data_ordered=ordered, **QUIET
+        )
+        data = headrace.open(folder)
+        found = [(sample["input"], sample["part"]) for sample in (data[at] for at in range(len(data)))]
+        assert sorted(found) == [(number, part) for number in range(4) for part in range(40)]
+        assert not ordered or found == sorted(found)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_no_samples_at_all_are_no_dataset(tmp_path: Path, format: str) -> None:
+    for inputs in ([0, 3, 6], []):
+        with pytest.raises(ValueError, match=f"expected at least one sample, found none in {len(inputs)} inputs"):
+            headrace.optimize(functions.several, inputs, tmp_path / "data", format=format, num_workers=0, **QUIET)
+        assert not (tmp_path / "data").exists()
+
+
+def test_a_first_look_takes_some_inputs(tmp_path: Path) -> None:
+    headrace.optimize(functions.sample, range(100), tmp_path / "ten", num_workers=0, fast_dev_run=True, **QUIET)
+    assert len(headrace.open(tmp_path / "ten")) == 10
+    headrace.optimize(functions.sample, iter(range(100)), tmp_path / "3", num_workers=0, fast_dev_run=3, **QUIET)
+    assert len(headrace.open(tmp_path / "3")) == 3
+
+
+def test_nothing_is_left_but_the_dataset(tmp_path: Path) -> None:
+    headrace.optimize(functions.sample, range(3), tmp_path / "data", num_workers=1, **QUIET)
+    assert sorted(files(tmp_path / "data")) == ["chunk-0-0.bin", "index.json"]
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["chunk-0-0.bin", "index.json"]
+
+
+# Kills
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import headrace, prepare_functions
+if __name__ == "__main__":
+    folder, format, ordered, workers = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "1", int(sys.argv[4])
+    headrace.optimize(
+        prepare_functions.Logged(folder / "log", 0.01), range(90), folder / "data", format=format, chunk_size=7,
+        num_workers=workers, keep_data_ordered=ordered, progress=False, verbose=False,
+    )
+"""
+
+
+def started(folder: Path, format: str, *, ordered: bool, workers: int) -> "subprocess.Popen[bytes]":
+    folder.mkdir(exist_ok=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, program, folder, format, str(int(ordered)), str(workers)]
+    return subprocess.Popen(command, env=environment, start_new_session=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format,ordered,workers", [
+    ("litdata", True, 2), ("mds", True, 1), ("arrow", True, 0), ("parquet", False, 2),
+])  # fmt: skip
+def test_a_run_that_is_killed_again_and_again_goes_on(tmp_path: Path, format: str, ordered: bool, workers: int) -> None:
+    folder = tmp_path / "killed"
+    log = functions.Logged(folder / "log", 0)
+    kills = 0
+    for inputs in range(5, 300, 20):
+        process = started(folder, format, ordered=ordered, workers=workers)
+        while process.poll() is None and len(log.calls()) < inputs:
+            time.sleep(0.002)
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        assert not (folder / "data" / "index.json").exists()
+        assert [path for path in files(folder / "data") if not path.startswith(".headrace")] == []
+    assert process.wait() == 0
+    assert kills >= 3
+    calls = log.calls()
+    assert set(calls) == set(range(90))
+    # What was done in the last moment before a kill is done again, nothing else.
+    assert len(calls) - 90 <= kills * 16
+    found = ours(folder / "data")
+    assert (found if ordered else by_number(found)) == (wanted(90) if ordered else by_number(wanted(90)))
+    if ordered:
+        headrace.optimize(
+            functions.several, range(90), tmp_path / "whole", format=format, chunk_size=7, num_workers=0,
+            keep_data_ordered=True, **QUIET,
+        )  # fmt: skip
+        assert files(folder / "data") == files(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_killed_worker_is_replaced_and_nothing_is_lost(tmp_path: Path, ordered: bool) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    fn = functions.KilledOnce(marks, {0, 17, 18, 59})
+    headrace.optimize(fn, range(60), tmp_path / "data", num_workers=2, keep_data_ordered=ordered, **QUIET)
+    assert len(list(marks.iterdir())) == 4
+    found = ours(tmp_path / "data")
+    assert (found if ordered else by_number(found)) == (wanted(60) if ordered else by_number(wanted(60)))
+
+
+def test_an_input_that_kills_its_process_each_time_is_named(tmp_path: Path) -> None:
+    fn = functions.KilledOnce(tmp_path, {7}, always=True)
+    with pytest.raises(RuntimeError, match=r"input 7 was begun 2 times.*SIGKILL\n.*memory"):
+        headrace.optimize(fn, range(20), tmp_path / "data", num_workers=1, keep_data_ordered=True, **QUIET)
+    fn.at = set()
+    headrace.optimize(fn, range(20), tmp_path / "data", num_workers=1, keep_data_ordered=True, **QUIET)
+    assert ours(tmp_path / "data") == wanted(20)
+
+
+class Stop(BaseException):
+    """The process ends here."""
+
+
+def test_a_run_that_ends_at_any_write_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends a run at each call that changes the folder, as a kill between two of them would."""
+    headrace.optimize(
+        functions.several, range(24), tmp_path / "whole", chunk_size=5, num_workers=0, keep_data_ordered=True, **QUIET
+    )
+    places = [
+        (outputs.Output, "note"),
+        (outputs.Output, "replace"),
+        (outputs.Path, "rename"),
+        (outputs.Path, "unlink"),
+        (spools.Spool, "append"),
+        (litdata.LitDataLayout, "write"),
+    ]
+    ends = 0
+    for before in (True, False):
+        for at in range(200):
+            folder = tmp_path / f"{before}-{at}"
+            with monkeypatch.context() as patch:
+                counts = _Countdown(at)
+                for owner, name in places:
+                    patch.setattr(owner, name, _ending(getattr(owner, name), before=before, counts=counts))
+                try:
+                    headrace.optimize(
+                        functions.several, range(24), folder, chunk_size=5, num_workers=0, keep_data_ordered=True,
+                        **QUIET,
+                    )  # fmt: skip
+                    break
+                except Stop:
+                    ends += 1
+            visible = {name: data for name, data in files(folder).items() if not name.startswith(".headrace")}
+            if visible == files(tmp_path / "whole") and not (folder / ".headrace" / "journal.jsonl").exists():
+                # Nothing but tidying up was left.
+                continue
+            headrace.optimize(
+                functions.several, range(24), folder, chunk_size=5, num_workers=0, keep_data_ordered=True, **QUIET
+            )
+            assert files(folder) == files(tmp_path / "whole"), (before, at)
+        else:
+            pytest.fail("the run never came to its end")
+    assert ends > 40
+
+
+class _Countdown:
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def _ending(call: Any, *, before: bool, counts: _Countdown) -> Any:
+    def ending(*arguments: Any, **options: Any) -> Any:
+        if before and counts():
+            raise Stop
+        result = call(*arguments, **options)
+        if not before and counts():
+            raise Stop
+        return result
+
+    return ending
+
+
+# One writer
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    process = started(tmp_path / "first", "litdata", ordered=True, workers=1)
+    log = functions.Logged(tmp_path / "first" / "log", 0)
+    while not log.calls():
+        time.sleep(0.01)
+    with pytest.raises(headrace.StoreError, match=f"another process writes a dataset there .process {process.pid} on"):
+        headrace.optimize(functions.several, range(9), tmp_path / "first" / "data", num_workers=0, **QUIET)
+    assert process.wait() == 0
+    assert ours(tmp_path / "first" / "data") == wanted(90)
+
+
+def test_an_unfinished_run_of_something_else_is_refused(tmp_path: Path) -> None:
+    def unfinished() -> None:
+        with pytest.raises(ValueError, match="no 3"):
+            headrace.optimize(functions.fails, range(9), tmp_path, num_workers=0, keep_data_ordered=True, **QUIET)
+
+    unfinished()
+    other: list[dict[str, Any]] = [
+        {"inputs": range(8)},
+        {"inputs": range(9), "format": "mds"},
+        {"inputs": range(9), "chunk_size": 5},
+        {"inputs": range(9), "keep_data_ordered": False},
+    ]
+    for how in other:
+        with pytest.raises(headrace.StateMismatch, match="unfinished run with other arguments"):
+            headrace.optimize(
+                functions.fails, output_dir=tmp_path, num_workers=0, **{"keep_data_ordered": True} | how, **QUIET
+            )
+    with pytest.raises(headrace.StateMismatch, match="fn was 'fails', and is 'sample'"):
+        headrace.optimize(functions.sample, range(9), tmp_path, num_workers=0, keep_data_ordered=True, **QUIET)
+    headrace.optimize(functions.sample, range(9), tmp_path, num_workers=0, resume=False, **QUIET)
+    assert len(headrace.open(tmp_path)) == 9
+
+
+# Modes
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_append_adds_and_touches_nothing(tmp_path: Path, format: str) -> None:
+    how: dict[str, Any] = {"format": format, "chunk_size": 7, "num_workers": 0, "keep_data_ordered": True, **QUIET}
+    headrace.optimize(functions.several, range(20), tmp_path, **how)
+    before = {name: (tmp_path / name).stat().st_ino for name in files(tmp_path) if "json" not in name}
+    content = files(tmp_path)
+    headrace.optimize(functions.several, range(20, 40), tmp_path, mode="append", **how)
+    for name, inode in before.items():
+        assert (tmp_path / name).stat().st_ino == inode
+        assert (tmp_path / name).read_bytes() == content[name]
+    headrace.optimize(functions.several, range(40, 50), tmp_path, mode="append", **how)
+    assert ours(tmp_path) == wanted(50)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_append_wants_samples_that_are_alike(tmp_path: Path, format: str) -> None:
+    how: dict[str, Any] = {"format": format, "num_workers": 0, **QUIET}
+    headrace.optimize(functions.sample, range(5), tmp_path, **how)
+    content = files(tmp_path)
+    with pytest.raises(TypeError, match="number"):
+        headrace.optimize(different, range(5), tmp_path, mode="append", **how)
+    assert {name: data for name, data in files(tmp_path).items() if not name.startswith(".headrace")} == content
+    assert len(headrace.open(tmp_path)) == 5
+
+
+def different(number: int) -> dict[str, Any]:
+    return {**functions.sample(number), "number": "text"}
+
+
+@pytest.mark.parametrize("format", ["litdata", "mds", "arrow"])
+@pytest.mark.parametrize("other", ["litdata", "mds", "arrow"])
+def test_overwrite_removes_what_the_index_lists_and_nothing_else(tmp_path: Path, format: str, other: str) -> None:
+    headrace.optimize(functions.several, range(30), tmp_path, format=format, chunk_size=7, num_workers=0, **QUIET)
+    (tmp_path / "notes.md").write_text("mine")
+    (tmp_path / "chunk-mine.bin").write_text("mine")
+    old = {name for name in files(tmp_path) if "part" in name or "shard" in name or "chunk-0" in name}
+    assert len(old) == 5
+    if other == "arrow":
+        with pytest.raises(ValueError, match=r"expected only files that headrace wrote, found chunk-mine\.bin"):
+            headrace.optimize(
+                functions.sample, range(9), tmp_path, mode="overwrite", format=other, num_workers=0, **QUIET
+            )
+        assert old < set(files(tmp_path))
+        return
+    headrace.optimize(functions.sample, range(9), tmp_path, mode="overwrite", format=other, num_workers=0, **QUIET)
+    left = set(files(tmp_path))
+    assert {"notes.md", "chunk-mine.bin"} < left
+    assert not old & left
+    assert by_number(ours(tmp_path)) == [plain(functions.sample(number)) for number in range(9)]
+
+
+def test_a_folder_with_anything_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    with pytest.raises(ValueError, match=r'expected an empty folder, found mine\nhint: mode="append"'):
+        headrace.optimize(functions.sample, range(3), tmp_path, num_workers=0, **QUIET)
+    with pytest.raises(ValueError, match=r"expected a dataset of litdata with its index\.json, found mine"):
+        headrace.optimize(functions.sample, range(3), tmp_path, mode="append", num_workers=0, **QUIET)
+    assert list(files(tmp_path)) == ["mine"]
+
+
+# Errors
+
+
+def test_an_error_says_for_which_input_and_keeps_what_was_finished(tmp_path: Path) -> None:
+    for workers in (0, 1):
+        log = functions.Logged(tmp_path / f"log-{workers}", 0)
+        folder = tmp_path / str(workers)
+        with pytest.raises(ValueError, match="no 13") as caught:
+            headrace.optimize(
+                LoggedFailure(log, {13}), range(30), folder, num_workers=workers, keep_data_ordered=True, **QUIET
+            )
+        assert any("in input 13: 13" in note for note in caught.value.__notes__)
+        assert set(range(13)) <= set(log.calls())
+        headrace.optimize(
+            LoggedFailure(log, set()), range(30), folder, num_workers=workers, keep_data_ordered=True, **QUIET
+        )
+        assert ours(folder) == wanted(30)
+        if not workers:
+            assert sorted(log.calls()) == list(range(30))
+
+
+class LoggedFailure:
+    def __init__(self, log: functions.Logged, at: set[int]) -> None:
+        self.log, self.at = log, at
+
+    def __call__(self, number: int) -> Iterator[dict[str, Any]]:
+        if number in self.at:
+            raise ValueError(f"no {number}")
+        return self.log(number)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_inputs_that_fail_are_skipped_and_reported(tmp_path: Path, workers: int) -> None:
+    made = headrace.optimize(
+        functions.fails, range(25), tmp_path, num_workers=workers, on_error="skip", keep_data_ordered=True, **QUIET
+    )
+    assert [failure.input for failure in made.skipped] == [3, 13, 14, 23]
+    assert [json.loads(line) for line in (tmp_path / "_headrace" / "skipped.jsonl").read_text().splitlines()] == [
+        {"input": 3, "value": "3", "error": "ValueError: no 3", "samples": 0},
+        {"input": 13, "value": "13", "error": "ValueError: no 13", "samples": 0},
+        {"input": 14, "value": "14", "error": "KeyError: 'late'", "samples": 1},
+        {"input": 23, "value": "23", "error": "ValueError: no 23", "samples": 0},
+    ]
+    assert ours(tmp_path) == [plain(functions.sample(number)) for number in range(25) if number % 10 != 3]
+
+
+def test_what_cannot_be_sent_to_processes_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"fn cannot be sent to worker processes: .*\nhint: define it at the top"):
+        headrace.optimize(lambda number: number, range(3), tmp_path / "data", num_workers=1, **QUIET)
+    assert not (tmp_path / "data").exists()
+    with pytest.raises((TypeError, AttributeError), match="pickle") as caught:
+        headrace.optimize(functions.sample, [lambda: 1], tmp_path / "data", num_workers=1, **QUIET)
+    assert caught.value.__notes__ == ["while input 0, or one behind it, was sent to a worker process"]
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(headrace.StoreError, match="expected a folder that can be written to: Not a directory"):
+        headrace.optimize(functions.sample, range(3), tmp_path / "file" / "data", num_workers=0, **QUIET)
+
+
+FULL = """
+import resource, signal, sys
+import headrace, prepare_functions
+if __name__ == "__main__":
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    if sys.argv[2] != "0":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+    try:
+        headrace.optimize(
+            prepare_functions.huge, range(3), sys.argv[1], chunk_bytes="2MiB", num_workers=0, keep_data_ordered=True,
+            progress=False, verbose=False,
+        )
+    except headrace.StoreError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    program = tmp_path / "full.py"
+    program.write_text(FULL)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+
+    def run(limit: int) -> str:
+        command = [sys.executable, program, tmp_path / "data", str(limit)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    # A limit on the size of files ends writes in their middle, as a disk does.
+    for limit in (5_000_000, 9_000_000, 20_000_000):
+        assert "File too large\nhint: what was finished is kept" in run(limit)
+        assert not (tmp_path / "data" / "index.json").exists()
+    assert run(0) == ""
+    data = headrace.open(tmp_path / "data")
+    found = [(sample["input"], sample["part"]) for sample in (data[at] for at in range(len(data)))]
+    assert found == [(number, part) for number in range(3) for part in range(40)]
+
+
+@pytest.mark.parametrize(
+    "how,message",
+    [
+        ({"format": "csv"}, "format must be one of 'litdata', 'mds', 'parquet', 'arrow', got 'csv'"),
+        ({"compression": "gzip"}, 'compression must be None, "zstd"'),
+        ({"compression": "zstd:99"}, "level of 1 to 22"),
+        ({"chunk_size": 0}, "chunk_size must be at least 1, got 0"),
+        ({"chunk_bytes": "2GiB"}, 'chunk_bytes must be at most "1GiB"'),
+        ({"mode": "replace"}, "mode must be one of None, 'append', 'overwrite'"),
+        ({"on_error": "ignore"}, "on_error must be one of 'raise', 'skip'"),
+        ({"num_workers": -1}, "num_workers must be at least 0"),
+        ({"format": "mds", "tokens": True}, 'serializers and tokens are for format="litdata"'),
+        ({"output_dir": "s3://bucket/data"}, "output_dir must be a folder on a disk"),
+        ({"output_dir": ""}, "got no text"),
+        ({"fast_dev_run": 0}, "fast_dev_run must be at least 1"),
+    ],
+)
+def test_arguments_are_checked_before_anything_is_written(tmp_path: Path, how: dict[str, Any], message: str) -> None:
+    arguments = {"fn": functions.sample, "inputs": range(3), "output_dir": tmp_path / "data"} | how
+    with pytest.raises(ValueError, match=message):
+        headrace.optimize(**arguments, **QUIET)
+    assert not (tmp_path / "data").exists()
+
+
+def test_arguments_of_wrong_types(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"inputs must be a list.*\nhint: headrace.walk"):
+        headrace.optimize(functions.sample, "data", tmp_path / "data", **QUIET)
+    with pytest.raises(TypeError, match="fn must be a function of an input, got a NoneType"):
+        headrace.optimize(None, [1], tmp_path / "data", **QUIET)  # pyright: ignore[reportArgumentType]
