@@ -248,7 +248,7 @@ def test_how_large_it_may_be(tmp_path: Path) -> None:
     free = os.statvfs(tmp_path)
     for half in (0.5, "0.5"):
         found = place(tmp_path / "not" / "there", half)
-        assert found is not None
+        assert found == Place(str(tmp_path / "not" / "there"), 0.5)
         assert 0.4 < found.limit / (free.f_bavail * free.f_frsize) < 0.6
     with environment(HEADRACE_CACHE_SIZE="20 MB"):
         assert place(tmp_path, None) == Place(str(tmp_path), 20 * 10**6)

@@ -23,8 +23,17 @@ class Place(NamedTuple):
     """A cache, by what tells it from others."""
 
     folder: str
-    limit: int
-    """Bytes."""
+    size: int | float
+    """Bytes, or a fraction of the disk."""
+
+    @property
+    def limit(self) -> int:
+        """Bytes that it may hold: a fraction is of what is free on the disk, with what the cache holds already."""
+        if isinstance(self.size, int):
+            return self.size
+        folder = Path(self.folder)
+        free = shutil.disk_usage(_existing(folder)).free
+        return max(1, int(self.size * (free + _core.DiskCache.usage(folder)[1])))
 
 
 def cache_folder(given: str | None) -> Path:
@@ -42,7 +51,7 @@ def place(folder: Path, size: CacheSize | None) -> Place | None:
 
     Args:
         folder: where caches are kept.
-        size: bytes, or a fraction of what is free on that disk, with what the cache holds already.
+        size: bytes, or a fraction of what is free on that disk.
 
     Raises:
         ValueError: if it is no size.
@@ -61,8 +70,7 @@ def place(folder: Path, size: CacheSize | None) -> Place | None:
             f'{name} must be a size such as "50GiB", a number of bytes, or a fraction of the free disk between 0 and '
             f"1, got {given!r}"
         )
-    free = shutil.disk_usage(_existing(folder)).free
-    return Place(str(folder), max(1, int(fraction * (free + _core.DiskCache.usage(folder)[1]))))
+    return Place(str(folder), fraction)
 
 
 def _fraction(given: object) -> float | None:
@@ -85,6 +93,15 @@ def opened(where: Place) -> _core.DiskCache:
         if where not in _open:
             _open[where] = _core.DiskCache(where.folder, where.limit)
         return _open[where]
+
+
+def _renew_lock() -> None:
+    """In a forked child, where nobody lets go of a lock that another thread of its parent held."""
+    global _opening
+    _opening = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def warn() -> None:

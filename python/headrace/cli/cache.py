@@ -15,6 +15,7 @@ _KINDS = {
     "index": "indexes of Parquet files",
     "tables": "tables of tar members, lines and record batches",
     "files": "tables of file names",
+    "locks": "locks of those that build indexes",
 }
 """Folders that hold what `open` would make anew."""
 

@@ -7,7 +7,7 @@ use super::load::Reading;
 use super::run::Run;
 use crate::error::{Error, Result};
 
-/// Reads are at most this large. Evidence: half a second at 16 MB/s, far below a store's 30 s request timeout.
+/// Reads are at most this large. Evidence: half a second at 16 MB/s, far below the 20 s after which a store counts as silent.
 const LARGEST_BLOCK: u64 = 8 << 20;
 /// And at least this large where the memory budget is small: below it, requests cost more than bytes.
 const SMALLEST_BLOCK: u64 = 256 << 10;

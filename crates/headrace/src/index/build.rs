@@ -4,7 +4,7 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
@@ -17,6 +17,8 @@ use crate::store::{Object, Store, Version};
 
 /// How often it is looked whether another process has built an index.
 const TURN_POLL: Duration = Duration::from_millis(20);
+/// How long that is waited for. Evidence: a hundred thousand footers take about a minute from a near store.
+const TURN_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Where an index came from and goes to.
 #[derive(Debug, Clone, Default)]
@@ -33,27 +35,37 @@ pub(crate) struct Home {
     pub(crate) threads: Option<usize>,
 }
 
+/// The right to build an index: whoever wants to as well waits.
+struct Turn(File);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // Not left to the closing of the file, which a forked child may hold open as well.
+        drop(self.0.unlock());
+    }
+}
+
 impl Home {
     /// What is saved there, if it can be used.
     fn load(&self, notes: &mut Vec<String>) -> Result<Option<Table>> {
         self.file.as_deref().map_or(Ok(None), |path| load(path, self.named, notes))
     }
 
-    /// Waits until no other process builds this index, and keeps others from it for as long as the file is open; `None`
-    /// where that cannot be told.
-    fn turn(&self, cancel: &Cancel) -> Result<Option<File>> {
+    /// Waits until no other process builds this index; `None` where that cannot be told, or takes too long.
+    fn turn(&self, cancel: &Cancel) -> Result<Option<Turn>> {
         let lock = self.file.as_deref().filter(|_| !self.named).and_then(|path| {
             let locks = path.parent()?.with_file_name("locks");
             fs::create_dir_all(&locks).ok()?;
             File::create(locks.join(path.file_stem()?)).ok()
         });
         let Some(lock) = lock else { return Ok(None) };
+        let begin = Instant::now();
         loop {
             match lock.try_lock() {
-                Ok(()) => return Ok(Some(lock)),
-                Err(TryLockError::WouldBlock) => {}
-                // A file system without locks.
-                Err(TryLockError::Error(_)) => return Ok(None),
+                Ok(()) => return Ok(Some(Turn(lock))),
+                Err(TryLockError::WouldBlock) if begin.elapsed() < TURN_PATIENCE => {}
+                // The other one may have been stopped; or it is a file system without locks.
+                Err(_) => return Ok(None),
             }
             cancel.check()?;
             std::thread::sleep(TURN_POLL);
@@ -83,7 +95,8 @@ pub(crate) fn open_found(found: Found, options: &OpenOptions, cancel: &Cancel, p
     }
     let mut plan = Plan::new(&objects, &saved);
     // Of several processes that lack the same one reads it, and the others take what that saved.
-    let turn = if options.mode == IndexMode::Auto && plan.is_incomplete() { home.turn(cancel)? } else { None };
+    let is_wanted = options.mode == IndexMode::Auto && plan.is_worth_saving(&objects);
+    let turn = if is_wanted { home.turn(cancel)? } else { None };
     if turn.is_some() {
         notes.truncate(said);
         saved = home.load(&mut notes)?.into_iter().collect();
@@ -202,6 +215,12 @@ impl Plan {
             }
         }
         Self { sources }
+    }
+
+    /// Whether a file is missing that a saved index can tell from another one.
+    fn is_worth_saving(&self, objects: &[Object]) -> bool {
+        let missing = self.sources.iter().zip(objects).filter(|(source, _)| source.is_none());
+        missing.into_iter().any(|(_, object)| object.version != Version::Unknown)
     }
 
     fn is_incomplete(&self) -> bool {

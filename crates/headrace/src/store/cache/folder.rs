@@ -43,6 +43,8 @@ pub struct Folder {
     /// Bytes added by this process since it looked through the folder; at first so many that it does at once.
     added: AtomicU64,
     looking: Mutex<()>,
+    /// Whether nobody else can have put something there.
+    is_ours: bool,
     /// Whether nothing is added any more.
     is_closed: AtomicBool,
     problem: Mutex<Option<String>>,
@@ -53,7 +55,8 @@ pub struct Folder {
 pub(super) struct Claim {
     file: File,
     part: PathBuf,
-    is_published: bool,
+    /// Whether the file is to stay: it is an entry, or another's.
+    is_kept: bool,
 }
 
 /// What became of asking for an entry.
@@ -72,17 +75,19 @@ pub(super) enum Asked {
 impl Folder {
     /// A cache below `folder`, of at most `limit` bytes. What hinders it from being written is kept as a problem.
     pub fn new(folder: &Path, limit: u64) -> Self {
-        let cache = Self {
+        let mut cache = Self {
             root: root_of(folder),
             limit,
+            is_ours: true,
             added: AtomicU64::new(limit),
             looking: Mutex::default(),
             is_closed: AtomicBool::new(false),
             problem: Mutex::default(),
         };
         // An attempt, so that it is known from the first on.
-        let attempt = create(&cache.root).and_then(|()| tempfile::tempfile_in(&cache.root));
-        if let Err(error) = attempt {
+        let attempt = create(&cache.root).and_then(|()| check_owner(&cache.root));
+        cache.is_ours = attempt.is_ok();
+        if let Err(error) = attempt.and_then(|()| tempfile::tempfile_in(&cache.root)) {
             cache.close(&error);
         }
         cache
@@ -100,8 +105,19 @@ impl Folder {
 
     fn close(&self, error: &io::Error) {
         if !self.is_closed.swap(true, Ordering::Relaxed) {
-            let folder = self.root.display();
-            self.note(format!("nothing more is cached in {folder}: {error}"));
+            let problem = format!("nothing more is cached in {}: {error}", self.root.display());
+            // It matters more than what was noted before.
+            self.problem.lock().unwrap_or_else(PoisonError::into_inner).replace(problem);
+        }
+    }
+
+    /// Notes why an entry could not be made; closes the cache if none can be.
+    fn fail(&self, error: &io::Error) {
+        use io::ErrorKind as Kind;
+        match error.kind() {
+            Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge => self.close(error),
+            Kind::ReadOnlyFilesystem | Kind::PermissionDenied | Kind::NotADirectory => self.close(error),
+            _ => self.note(format!("something was not cached in {}: {error}", self.root.display())),
         }
     }
 
@@ -114,13 +130,13 @@ impl Folder {
             return Asked::Closed;
         }
         self.claim(key).unwrap_or_else(|error| {
-            self.close(&error);
+            self.fail(&error);
             Asked::Closed
         })
     }
 
     fn find(&self, key: Key) -> Option<File> {
-        let file = File::open(self.path(key)).ok()?;
+        let file = if self.is_ours { File::open(self.path(key)).ok()? } else { return None };
         let now = SystemTime::now();
         let used = file.metadata().and_then(|metadata| metadata.modified()).ok()?;
         if now.duration_since(used).is_ok_and(|age| age > USE_NOTED) {
@@ -141,25 +157,26 @@ impl Folder {
                 Err(TryLockError::Error(error)) => return Err(error),
             }
             // Whoever had it may have finished between the two: then this is the entry, or a file without a name.
+            let is_named = fs::metadata(&part).is_ok_and(|named| {
+                file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (named.dev(), named.ino()))
+            });
+            let claim = Claim { file, part: part.clone(), is_kept: !is_named };
             if let Some(file) = self.find(key) {
                 return Ok(Asked::Here(file));
             }
-            let is_same = fs::metadata(&part).is_ok_and(|named| {
-                file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (named.dev(), named.ino()))
-            });
-            if is_same {
-                file.set_len(0)?;
-                return Ok(Asked::Claimed(Claim { file, part, is_published: false }));
+            if is_named {
+                claim.file.set_len(0)?;
+                return Ok(Asked::Claimed(claim));
             }
         }
     }
 
-    /// Makes an entry of a claim. Where that fails the cache is closed, and nothing is lost but the entry.
+    /// Makes an entry of a claim. Where that fails nothing is lost but the entry.
     pub(super) fn publish(&self, mut claim: Claim, key: Key, content: &[u8]) {
         let outcome = entry::write(&claim.file, key, content).and_then(|()| fs::rename(&claim.part, self.path(key)));
         match outcome {
-            Ok(()) => claim.is_published = true,
-            Err(error) => return self.close(&error),
+            Ok(()) => claim.is_kept = true,
+            Err(error) => return self.fail(&error),
         }
         drop(claim);
         let bytes = HEADER + content.len() as u64;
@@ -206,9 +223,11 @@ impl Folder {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if !self.is_published {
+        if !self.is_kept {
             drop(fs::remove_file(&self.part));
         }
+        // Not left to the closing of the file, which a forked child may hold open as well.
+        drop(self.file.unlock());
     }
 }
 
@@ -236,13 +255,26 @@ pub fn clear(folder: &Path) -> Usage {
 
 /// A folder for each user: what one wrote, another cannot read.
 fn root_of(folder: &Path) -> PathBuf {
+    folder.join(format!("data-{}", user()))
+}
+
+fn user() -> u32 {
     // SAFETY: geteuid has no arguments, touches no memory and cannot fail.
-    let user = unsafe { libc::geteuid() };
-    folder.join(format!("data-{user}"))
+    unsafe { libc::geteuid() }
 }
 
 fn create(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Refuses a folder that another user may write to.
+fn check_owner(root: &Path) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(root)?;
+    if metadata.is_dir() && metadata.uid() == user() && metadata.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let what = "expected a folder that only this user can write to";
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
 }
 
 fn modified(metadata: &fs::Metadata) -> SystemTime {

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
@@ -29,6 +29,9 @@ use crate::store::{Fetch, Object, Pending, Store, Traffic};
 const SHORTEST: u64 = 4 << 10;
 /// How often it is looked whether another process is done.
 const POLL: Duration = Duration::from_millis(10);
+/// How long that is waited for; then the range is read without the cache. Scope: a read. Evidence: half of what a store
+/// is given for one, so that a process that was stopped costs others no more than a bad moment of the network.
+const PATIENCE: Duration = if cfg!(test) { Duration::from_secs(3) } else { Duration::from_secs(30) };
 
 /// A store of which the bytes that were read are kept on a local disk. Whatever it is, it is read like a remote one.
 #[derive(Debug)]
@@ -171,6 +174,7 @@ impl CachedRead {
 impl Pending for CachedRead {
     fn finish(mut self: Box<Self>, cancel: &Cancel, buffer: &mut Vec<u8>) -> Result<()> {
         let mut is_second = false;
+        let begin = Instant::now();
         loop {
             cancel.check()?;
             let source = std::mem::replace(&mut self.source, Source::Other);
@@ -196,6 +200,7 @@ impl Pending for CachedRead {
                     // Its thread panicked.
                     Err(RecvTimeoutError::Disconnected) => self.direct(),
                 },
+                Source::Other if begin.elapsed() > PATIENCE => self.direct(),
                 Source::Other => match self.find() {
                     Source::Other => {
                         std::thread::sleep(POLL);

@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::entry::Key;
+use super::folder::Asked;
 use super::{Folder, cached, clear, usage};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
@@ -260,6 +263,46 @@ fn a_folder_that_cannot_be_written_is_noted_and_hinders_nothing() {
     place.check(&store, 0..LEN);
     assert_eq!(place.begun(), 2);
     assert_eq!(folder.take_problem(), None, "once");
+}
+
+#[test]
+fn one_that_was_stopped_is_not_waited_for_for_ever() {
+    let place = Place::new(Duration::ZERO);
+    let (store, folder) = place.cached(1 << 30);
+    let key = Key::new(place.store.as_ref(), &place.object, &(0..LEN)).expect("key");
+    let Asked::Claimed(claim) = folder.ask(key, LEN) else { panic!("nobody else wants it") };
+    place.check(&place.cached(1 << 30).0, 0..LEN);
+    assert_eq!(place.begun(), 1);
+    drop(claim);
+    // A child that was forked meanwhile would keep the file open: the lock is gone all the same.
+    place.check(&store, 0..LEN);
+    assert_eq!((place.begun(), place.entries().len()), (2, 1));
+}
+
+#[test]
+fn a_folder_that_others_can_write_to_is_not_believed() {
+    let place = Place::new(Duration::ZERO);
+    place.check(&place.cached(1 << 30).0, 0..LEN);
+    let root = place.entries()[0].parent().and_then(Path::parent).expect("root").to_owned();
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o777)).expect("mode");
+    let (store, folder) = place.cached(1 << 30);
+    assert!(folder.take_problem().expect("noted").contains("only this user"));
+    place.check(&store, 0..LEN);
+    assert_eq!(place.begun(), 2);
+}
+
+#[test]
+fn many_that_ask_at_once_leave_nothing_unfinished() {
+    let place = Place::new(Duration::ZERO);
+    for round in 0..40 {
+        let stores: Vec<_> = (0..4).map(|_| place.cached(1 << 30).0).collect();
+        std::thread::scope(|scope| {
+            for store in &stores {
+                scope.spawn(|| place.check(store, round * 1000..round * 1000 + 5000));
+            }
+        });
+    }
+    assert_eq!(place.entries().len(), 40);
 }
 
 #[test]
