@@ -366,7 +366,18 @@ impl<'a> Search<'a> {
             }
             pattern.is_none_or(|pattern| pattern.may_hold(path))
         };
-        walk(folder, self.cancel, &mut descend, &mut |object| {
+        let (mut misnamed_hidden, mut misnamed_unmatched) = (0, 0);
+        let mut wants = |path: &str, is_folder: bool| {
+            let may_match = |pattern: &Pattern| if is_folder { pattern.may_hold(path) } else { pattern.matches(path) };
+            if is_hidden(path.rsplit('/').next().unwrap_or(path)) {
+                misnamed_hidden += 1;
+                return false;
+            }
+            let is_wanted = pattern.is_none_or(may_match);
+            misnamed_unmatched += usize::from(!is_wanted && !is_folder);
+            is_wanted
+        };
+        walk(folder, self.cancel, &mut descend, &mut wants, &mut |object| {
             self.see();
             if pattern.is_some_and(|pattern| !pattern.matches(&object.path)) {
                 self.listing.unmatched += 1;
@@ -375,8 +386,9 @@ impl<'a> Search<'a> {
             }
             Ok(())
         })?;
-        self.listing.hidden += hidden_folders;
-        self.listing.seen += hidden_folders;
+        self.listing.hidden += hidden_folders + misnamed_hidden;
+        self.listing.unmatched += misnamed_unmatched;
+        self.listing.seen += hidden_folders + misnamed_hidden + misnamed_unmatched;
         Ok(objects)
     }
 
