@@ -57,6 +57,18 @@ impl Policy {
     }
 }
 
+/// What to do about a server that wants fewer requests.
+const BUSY: &str = "the server wants fewer requests: set HEADRACE_CONCURRENT_REQUESTS below 32, run fewer processes, or \
+    give it more time with the storage option retry_timeout";
+
+/// What to do about one that fails.
+const FAILING: &str = "the server or the way to it is failing: try again later, or give it more time with the storage \
+    option retry_timeout";
+
+/// What to do about one that is slow.
+const SLOW: &str = "the server or the way to it is slow: check the network, or give it more time with the storage \
+    options timeout and retry_timeout";
+
 /// Why an attempt failed.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
@@ -129,7 +141,7 @@ impl Failure {
                 (Kind::Final(StoreFault::Other), said(&advice.elsewhere))
             }
             (Some(408), ..) => (Kind::Again(StoreFault::Timeout), said("")),
-            (Some(429), ..) => (Kind::Again(StoreFault::Unavailable), said("")),
+            (Some(429 | 503), ..) => (Kind::Again(StoreFault::Unavailable), said(BUSY)),
             (Some(501), ..) => (Kind::Final(StoreFault::Other), said("")),
             (Some(500..=599), ..) => (Kind::Again(StoreFault::Unavailable), said("")),
             (Some(206), ..) => (Kind::Again(StoreFault::Unavailable), innermost(error)),
@@ -215,7 +227,17 @@ impl Attempts {
             Kind::Unsigned => StoreFault::Denied,
             Kind::Changed => StoreFault::Other,
         };
-        Error::Store { uri, operation, fault, attempts: self.made.max(1), detail: failure.detail }
+        let hint = match failure.kind {
+            _ if failure.detail.contains("\nhint: ") => None,
+            Kind::Again(StoreFault::Timeout) => Some(SLOW),
+            Kind::Again(_) => Some(FAILING),
+            _ => None,
+        };
+        let detail = match hint {
+            Some(hint) => format!("{}\nhint: {hint}", failure.detail),
+            None => failure.detail,
+        };
+        Error::Store { uri, operation, fault, attempts: self.made.max(1), detail }
     }
 }
 
@@ -262,6 +284,25 @@ mod tests {
         attempts.begin();
         assert!(attempts.pause(&failure, false).is_none());
         assert!(attempts.pause(&failure, true).is_some());
+    }
+
+    #[test]
+    fn what_stays_broken_comes_with_advice() {
+        let outcome = |status| Outcome { sent: true, status: Some(status), ..Outcome::default() };
+        let judged = |status| Failure::judge(&std::io::Error::other("x"), &outcome(status), &advice());
+        let mut attempts = Attempts::new(Policy::default(), 1);
+        attempts.begin();
+        for (failure, hint) in [
+            (judged(503), BUSY),
+            (judged(429), BUSY),
+            (judged(500), FAILING),
+            (judged(408), SLOW),
+            (Failure::again(StoreFault::Timeout, "nothing arrived"), SLOW),
+            (judged(403), "denied"),
+        ] {
+            let text = attempts.error("s3://b/k".to_owned(), "list".to_owned(), failure).to_string();
+            assert!(text.ends_with(&format!("\nhint: {hint}")) && text.matches("hint:").count() == 1, "{text}");
+        }
     }
 
     #[test]

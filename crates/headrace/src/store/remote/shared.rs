@@ -236,7 +236,13 @@ impl Shared {
         let request = client.backend.get(self.ask(&piece.key, notes.clone()), missing, piece.version.clone());
         let answer = match timeout(attempts.step(), request).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(self.judge(&error, notes)),
+            Ok(Err(error)) => {
+                let failure = self.judge(&error, notes);
+                return Err(match failure.kind {
+                    Kind::Changed => self.changed(client, piece, attempts, failure).await,
+                    _ => failure,
+                });
+            }
             Err(_) => return Err(self.timed_out()),
         };
         if answer.size != piece.size || differ(&piece.version, &answer.version) {
@@ -268,6 +274,19 @@ impl Shared {
             return Ok(());
         }
         Err(Failure::again(StoreFault::Unavailable, broken(piece, "the body ended early")))
+    }
+
+    /// What a server means that says that an object is not the one of before: that it is another one, or gone.
+    async fn changed(&self, client: &Client, piece: &Piece, attempts: &Attempts, failure: Failure) -> Failure {
+        let notes = Notes::default();
+        match timeout(attempts.step(), client.backend.head(self.ask(&piece.key, notes.clone()))).await {
+            Ok(Ok((size, version))) => Failure { detail: describe(size, &version), ..failure },
+            Ok(Err(error)) => match self.judge(&error, &notes) {
+                gone @ Failure { kind: Kind::Final(StoreFault::NotFound), .. } => gone,
+                _ => failure,
+            },
+            Err(_) => failure,
+        }
     }
 }
 
