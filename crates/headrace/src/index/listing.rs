@@ -126,9 +126,8 @@ pub fn find(
     }
 }
 
-/// Lists what keys of a store stand for, each with the text that messages name it by. The store may be one that was
-/// made elsewhere.
-pub fn find_in(store: &dyn Store, keys: &[(String, String)], cancel: &Cancel, progress: &Progress) -> Result<Found> {
+/// Lists what keys of a store stand for, each with the text that messages name it by.
+fn find_in(store: &dyn Store, keys: &[(String, String)], cancel: &Cancel, progress: &Progress) -> Result<Found> {
     let mut search = Search::new(cancel, progress);
     search.look_up_ahead(keys, store)?;
     for (url, key) in keys {
@@ -204,7 +203,7 @@ impl All {
             ) => {
                 keys.extend(more);
                 queries.extend(of_more);
-                provider.root() == other.root()
+                provider.uri("") == other.uri("")
             }
             _ => false,
         }

@@ -16,6 +16,7 @@ use object_store::client::{
 };
 use object_store::path::Path;
 
+use crate::error::StoreFault;
 use crate::store::remote::hf::ERROR_CODE;
 
 /// Bytes of an error's body that are looked at: S3's are a few hundred.
@@ -41,6 +42,8 @@ pub(crate) struct Outcome {
     pub(crate) message: String,
     /// What the connection failed with.
     pub(crate) transport: Option<HttpErrorKind>,
+    /// What kind of fault another library says it was, which was called instead of a server.
+    pub(crate) fault: Option<StoreFault>,
     /// A key in a listing that cannot be addressed.
     pub(crate) odd_key: Option<String>,
 }
@@ -62,6 +65,11 @@ impl Notes {
     /// Notes that a body broke off or holds something else than it should: another one may be whole.
     pub(crate) fn broke(&self, kind: HttpErrorKind) {
         self.lock().transport = Some(kind);
+    }
+
+    /// Notes what kind of fault another library says it was.
+    pub(crate) fn told(&self, fault: StoreFault) {
+        self.lock().fault = Some(fault);
     }
 
     /// What was noted.

@@ -113,6 +113,12 @@ impl Failure {
             }
             if hint.is_empty() { text } else { format!("{text}\nhint: {hint}") }
         };
+        if let Some(fault) = outcome.fault {
+            let is_passing = matches!(fault, StoreFault::Unavailable | StoreFault::Timeout);
+            let kind = if is_passing { Kind::Again(fault) } else { Kind::Final(fault) };
+            let hint = if fault == StoreFault::Denied { format!("\nhint: {}", advice.denied) } else { String::new() };
+            return Self { kind, detail: format!("{}{hint}", innermost(error)), retry_after: None };
+        }
         let (kind, detail) = match (outcome.status, outcome.code.as_str(), outcome.transport) {
             (_, _, Some(HttpErrorKind::Timeout)) => (Kind::Again(StoreFault::Timeout), innermost(error)),
             (None, _, Some(HttpErrorKind::Connect)) => {
