@@ -523,6 +523,63 @@ def test_what_stays_broken_is_one_error_in_time(
     assert SECRET not in message
 
 
+@pytest.mark.parametrize(
+    "kind, settings",
+    [("stall", {"before": True}), ("stall", {}), ("drip", {"seconds": 5})],
+    ids=["answer", "body", "drip"],
+)
+def test_a_read_that_stalls_is_asked_for_a_second_time(remote: Place, corpus: Path, kind: str, settings: Any) -> None:
+    wanted = rows(hr.open(corpus).pack(100))
+    packed = opened(remote, corpus, remote.options(hedge="0.1"))
+    remote.reads.add(kind, count=2, **settings)
+    loader = hr.DataLoader(packed, 8, seed=3, epochs=1, num_workers=2)
+    begun = time.monotonic()
+    assert [row for batch in loader for row in batch["tokens"].tolist()] == wanted
+    assert time.monotonic() - begun < 4, "or the first ones were waited for"
+    assert remote.reads.pending() == 0
+    stats = loader.stats()
+    # Where both the first and the second stall, a third comes at the timeout; a second one may be slow by chance.
+    assert 2 <= stats["hedged"] <= 6
+    assert stats["retries"] == 0
+
+
+def test_no_read_is_asked_for_twice_unless_that_is_wanted(remote: Place, corpus: Path) -> None:
+    packed = opened(remote, corpus)
+    for proxy in remote.proxies:
+        proxy.link = Link(latency=0.2)
+    loader = hr.DataLoader(packed, 8, seed=3, epochs=1)
+    list(loader)
+    assert (loader.stats()["hedged"], loader.stats()["retries"]) == (0, 0)
+
+
+def test_a_second_request_that_is_refused_does_not_matter(at: Callable[[str], Place], corpus: Path) -> None:
+    place = at("s3")
+    packed = opened(place, corpus, place.options(hedge="0.1"))
+    place.reads.add("stall", seconds=0.5, before=False)
+    place.reads.add("status", status=403)
+    loader = in_storage_order(packed)
+    assert [row for batch in loader for row in batch["tokens"].tolist()] == rows(packed, shuffle=False)
+    assert loader.stats()["hedged"] >= 1
+
+
+def test_the_environment_may_ask_for_second_requests(
+    at: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = at("s3")
+    place.put("in/a.bin", b"x" * 1000)
+    monkeypatch.setenv("HEADRACE_HEDGE", "100ms")
+    store = Store([place.url("in")], place.options())
+    (file,) = store.files
+    place.reads.add("stall", before=True)
+    begun = time.monotonic()
+    assert store.read(file) == b"x" * 1000
+    assert time.monotonic() - begun < 2
+    assert store.traffic().hedged == 1
+    monkeypatch.setenv("HEADRACE_HEDGE", "soon")
+    with pytest.raises(ValueError, match=r"HEADRACE_HEDGE must be seconds.*'?soon"):
+        _ = Store([place.url("in")], place.options()).files
+
+
 @pytest.mark.parametrize("fault", ["etag", "replace"])
 @pytest.mark.parametrize("kind", ["s3", "gs", "az", "http"])
 def test_another_version_in_mid_run_is_an_error(

@@ -228,7 +228,7 @@ def _walked(filesystem: Any, folder: str) -> dict[str, dict[str, Any]]:
 
 def _walks(filesystem: Any) -> bool:
     """Whether its `find` is fsspec's own, which goes from folder to folder."""
-    own: Any = type(filesystem)
+    own: Any = filesystem.__class__
     if filesystem.async_impl:
         return own._find is _library("fsspec.asyn").AsyncFileSystem._find
     return own.find is _library("fsspec").AbstractFileSystem.find

@@ -22,6 +22,8 @@ pub struct Policy {
     pub(crate) total: Duration,
     /// Attempts after the first that brought nothing. Option `max_retries`.
     pub(crate) retries: u32,
+    /// Without a byte of a read, before it is asked for a second time beside the first. Option `hedge`.
+    pub(crate) hedge: Option<Duration>,
 }
 
 /// Bytes a second that count as progress: a slow line that shares its capacity among all requests may take
@@ -40,6 +42,7 @@ impl Default for Policy {
             request: Duration::from_secs(20),
             total: Duration::from_secs(60),
             retries: 12,
+            hedge: None,
         }
     }
 }

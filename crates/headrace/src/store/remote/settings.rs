@@ -10,7 +10,10 @@ use crate::error::{Error, Result};
 use crate::store::remote::retry::Policy;
 
 /// Names of options that every kind of store has.
-const COMMON: &[&str] = &["connect_timeout", "max_retries", "retry_timeout", "timeout"];
+const COMMON: &[&str] = &["connect_timeout", "hedge", "max_retries", "retry_timeout", "timeout"];
+
+/// The variable that stands for the option `hedge` where it is not given.
+const HEDGE: &str = "HEADRACE_HEDGE";
 
 /// Names of options of the connection, for stores that are reached through `object_store`.
 pub(crate) const CONNECTION: &[&str] = &[
@@ -123,10 +126,21 @@ fn set(policy: &mut Policy, option: &str, name: &str, value: &str) -> Result<boo
         "timeout" => policy.request = duration(name, value)?,
         "retry_timeout" => policy.total = duration(name, value)?,
         "connect_timeout" => policy.connect = duration(name, value)?,
+        "hedge" => policy.hedge = Some(duration(name, value)?),
         "max_retries" => policy.retries = value.parse().map_err(|_| wrong_value(name, "a whole number"))?,
         _ => return Ok(false),
     }
     Ok(true)
+}
+
+/// When a read is asked for a second time, if the environment says so.
+pub(crate) fn usual_hedge() -> Result<Option<Duration>> {
+    let Ok(text) = std::env::var(HEDGE) else { return Ok(None) };
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    let wrong = |_| Error::Argument(format!("{HEDGE} must be seconds above 0, at most a day, got {text:?}"));
+    duration(HEDGE, &text).map(Some).map_err(wrong)
 }
 
 /// Deadlines and retries by the options of every store, and the other options.
