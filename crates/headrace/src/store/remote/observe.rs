@@ -32,6 +32,8 @@ const MESSAGES: [&str; 1] = ["x-error-message"];
 pub(crate) struct Outcome {
     /// Whether anything was sent: if not, the credentials could not be had.
     pub(crate) sent: bool,
+    /// The host that was asked.
+    pub(crate) host: String,
     /// Status of the answer, if there was one.
     pub(crate) status: Option<u16>,
     /// How long the server asks to wait.
@@ -111,7 +113,11 @@ impl HttpService for Observer {
             let query = request.uri().query().unwrap_or_default();
             let listing = LISTINGS.iter().find(|listing| query.contains(listing.query));
             let Some(notes) = notes else { return self.0.execute(request).await };
-            notes.lock().sent = true;
+            {
+                let mut outcome = notes.lock();
+                outcome.sent = true;
+                outcome.host = request.uri().host().unwrap_or_default().to_owned();
+            }
             let answer = self.0.execute(request).await;
             let response = answer.inspect_err(|e| notes.broke(e.kind()))?;
             let status = response.status();

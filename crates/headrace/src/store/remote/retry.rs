@@ -35,6 +35,10 @@ pub(crate) const MIN_RATE: u64 = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
+/// Attempts after the first while no server has answered yet: three seconds or so, in which a network that comes up gets
+/// ready, and after which an address is rather wrong. Once one has answered, it is `max_retries`.
+const NEVER_REACHED: u32 = 5;
+
 impl Default for Policy {
     fn default() -> Self {
         Self {
@@ -125,7 +129,8 @@ impl Failure {
         let (kind, detail) = match (outcome.status, outcome.code.as_str(), outcome.transport) {
             (_, _, Some(HttpErrorKind::Timeout)) => (Kind::Again(StoreFault::Timeout), innermost(error)),
             (None, _, Some(HttpErrorKind::Connect)) => {
-                (Kind::Unreached, format!("{}\nhint: {}", innermost(error), advice.unreached))
+                let text = format!("{} cannot be reached: {}", outcome.host, innermost(error));
+                (Kind::Unreached, format!("{text}\nhint: {}", advice.unreached))
             }
             (_, _, Some(_)) => (Kind::Again(StoreFault::Unavailable), innermost(error)),
             (None, ..) if !outcome.sent => (
@@ -219,7 +224,7 @@ impl Attempts {
         let limit = match failure.kind {
             Kind::Again(_) => self.policy.retries,
             Kind::Unreached if reached => self.policy.retries,
-            Kind::Unreached => self.policy.retries.min(3),
+            Kind::Unreached => self.policy.retries.min(NEVER_REACHED),
             Kind::Unsigned if reached => self.policy.retries,
             Kind::Unsigned | Kind::Final(_) | Kind::Changed => return None,
         };
@@ -285,6 +290,15 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_cannot_be_reached_is_named() {
+        let transport = Some(HttpErrorKind::Connect);
+        let outcome = Outcome { sent: true, host: "b.s3.invalid".to_owned(), transport, ..Outcome::default() };
+        let failure = Failure::judge(&std::io::Error::other("x"), &outcome, &advice());
+        assert_eq!(failure.detail, "b.s3.invalid cannot be reached: x\nhint: unreached");
+        assert_eq!(failure.kind, Kind::Unreached);
+    }
+
+    #[test]
     fn credentials_that_were_had_before_are_asked_for_again() {
         let failure = Failure::judge(&std::io::Error::other("x"), &Outcome::default(), &advice());
         assert_eq!(failure.kind, Kind::Unsigned);
@@ -341,7 +355,7 @@ mod tests {
     fn a_wrong_address_fails_soon_and_progress_starts_the_count_anew() {
         let failure = Failure { kind: Kind::Unreached, detail: String::new(), retry_after: None };
         let mut attempts = Attempts::new(Policy::default(), 1);
-        for _ in 0..3 {
+        for _ in 0..NEVER_REACHED {
             attempts.begin();
             assert!(attempts.pause(&failure, false).is_some());
         }
