@@ -531,15 +531,15 @@ def test_what_stays_broken_is_one_error_in_time(
 def test_a_read_that_stalls_is_asked_for_a_second_time(remote: Place, corpus: Path, kind: str, settings: Any) -> None:
     wanted = rows(hr.open(corpus).pack(100))
     packed = opened(remote, corpus, remote.options(hedge="0.1"))
-    remote.reads.add(kind, count=2, **settings)
+    remote.reads.add(kind, **settings)
     loader = hr.DataLoader(packed, 8, seed=3, epochs=1, num_workers=2)
     begun = time.monotonic()
     assert [row for batch in loader for row in batch["tokens"].tolist()] == wanted
-    assert time.monotonic() - begun < 4, "or the first ones were waited for"
+    assert time.monotonic() - begun < 4, "or the first one was waited for"
     assert remote.reads.pending() == 0
     stats = loader.stats()
-    # Where both the first and the second stall, a third comes at the timeout; a second one may be slow by chance.
-    assert 2 <= stats["hedged"] <= 6
+    # Others may be slow by chance; each has one second request at most.
+    assert 1 <= stats["hedged"] <= stats["requests"] // 2
     assert stats["retries"] == 0
 
 
