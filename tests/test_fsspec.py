@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -52,9 +53,31 @@ class Fickle(LocalFileSystem):
         return super().cat_file(path, start=start, end=end, **more)
 
 
+class Awaited(AsyncFileSystem):
+    """A folder whose files are awaited, as those of most stores are."""
+
+    protocol = "awaited"
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> str:
+        return "/" + str(path).removeprefix("awaited://").strip("/")
+
+    async def _info(self, path: str, **more: Any) -> dict[str, Any]:
+        found = Path(path).stat()
+        kind = "directory" if Path(path).is_dir() else "file"
+        return {"name": path, "size": found.st_size, "type": kind, "mtime": found.st_mtime}
+
+    async def _ls(self, path: str, detail: bool = True, **more: Any) -> list[Any]:
+        return [await self._info(str(below)) for below in Path(path).iterdir()]
+
+    async def _cat_file(self, path: str, start: Any = None, end: Any = None, **more: Any) -> bytes:
+        return Path(path).read_bytes()[start:end]
+
+
 @pytest.fixture(autouse=True)
 def _schemes() -> Iterator[None]:
     fsspec.register_implementation("fickle", Fickle, clobber=True)
+    fsspec.register_implementation("awaited", Awaited, clobber=True)
     Fickle.faults, Fickle.calls = [], 0
     yield
     MemoryFileSystem.store.clear()
@@ -94,7 +117,7 @@ def urls(corpus: Path, archive: str, kind: str, folder: str) -> str:
         case "zip":
             return f"zip://{folder}{archive}"
         case _:
-            return f"fickle://{corpus / folder}"
+            return f"{kind}://{corpus / folder}"
 
 
 def rows(packed: hr.PackedDataset) -> list[list[int]]:
@@ -106,7 +129,7 @@ def numbers(data: Any, **options: Any) -> list[int]:
     return [x for batch in hr.DataLoader(data, 10, seed=1, epochs=1, **options) for x in batch["x"]]
 
 
-@pytest.mark.parametrize("kind", ["memory", "zip", "fickle"])
+@pytest.mark.parametrize("kind", ["memory", "zip", "fickle", "awaited"])
 def test_data_is_that_of_the_local_files(corpus: Path, archive: str, kind: str) -> None:
     tokens = hr.open(urls(corpus, archive, kind, "tokens"))
     assert rows(tokens.pack(100)) == rows(hr.open(corpus / "tokens").pack(100))
@@ -277,6 +300,14 @@ def test_the_disk_cache_keeps_it(corpus: Path, tmp_path: Path) -> None:
 
     assert read() > 0
     assert read() == 0
+
+
+def test_an_index_lies_beside_the_data(corpus: Path, archive: str, tmp_path: Path) -> None:
+    url = urls(corpus, archive, "memory", "tokens")
+    saved = hr.open(url, cache_dir=tmp_path / "a").save_index()
+    assert saved == "memory://data/tokens/_headrace/index.arrow"
+    loader = hr.DataLoader(hr.open(url, cache_dir=tmp_path / "b").pack(100), 8)
+    assert loader.stats()["requests"] == 1, "the index instead of footers"
 
 
 def test_a_scheme_that_nobody_knows_says_what_is_known() -> None:
