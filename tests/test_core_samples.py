@@ -135,7 +135,7 @@ def test_long_ranges_and_traffic(tmp_path: Path) -> None:
     found = listing(tmp_path)
     [file] = found.files()
     assert memoryview(found.read(*file, 5, 20 << 20)) == content[5:]
-    assert found.traffic() == (3, (20 << 20) - 5, 0)
+    assert found.traffic() == (3, (20 << 20) - 5, 0, 0, 0)
 
 
 def test_a_changed_file_is_an_error(tmp_path: Path) -> None:

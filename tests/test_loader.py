@@ -465,7 +465,7 @@ def test_sources_refuse_what_is_not_there(packed: hr.PackedDataset) -> None:
             loader.sources(0, rank)  # pyright: ignore[reportArgumentType]
 
 
-READING = ("windows", "windows_spilled", "window_bytes", "chunk_bytes", "bytes_read", "requests", "retries")
+READING = ("windows", "windows_spilled", "window_bytes", "chunk_bytes", "bytes_read", "requests", "retries", "hedged")
 
 
 def test_stats_hold_what_is_promised(packed: hr.PackedDataset) -> None:

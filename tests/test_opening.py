@@ -200,6 +200,7 @@ def test_a_name_that_is_not_unicode_is_an_error_or_works(tmp_path: Path) -> None
     with pytest.raises((ValueError, hr.HeadraceError), match="UTF-8") as caught:
         hr.open(tmp_path)
     assert str(tmp_path) in str(caught.value)
+    assert hr.open(tmp_path / "a*").files == [path]
     for path in (Path(os.fsdecode(odd)), tmp_path / "*\udcff*"):
         with pytest.raises(ValueError, match=r"\\udcff.*: the path is not UTF-8"):
             hr.open(path)

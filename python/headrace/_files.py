@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from . import _core, _disk_cache
+from ._progress import index_progress
 from ._traffic import Traffic
 from ._unpacking import unpack, unpacked
 from .errors import DataError, MissingError, StoreError
@@ -199,7 +200,8 @@ class Store:
                 raise ValueError(f"{url!r}: the path is not UTF-8, so no state could hold it\nhint: rename it")
         cache = None if self._cache is None else _disk_cache.opened(self._cache)
         if self._listed:
-            return _core.Listing.open(self.urls, storage_options=self.options, cache=cache, progress=_silent)
+            with index_progress() as progress:
+                return _core.Listing.open(self.urls, storage_options=self.options, cache=cache, progress=progress)
         return _core.Listing.root(self.urls[0], storage_options=self.options, cache=cache)
 
     @property
@@ -311,7 +313,3 @@ def inside(name: str, where: str) -> str:
 def _check_range(uri: str, start: int, stop: int, size: int) -> None:
     if not 0 <= start <= stop <= size:
         raise DataError(f"{uri}: expected to read bytes {start} to {stop}, the file has {size}")
-
-
-def _silent(phase: str, done: int, total: int) -> None:
-    pass

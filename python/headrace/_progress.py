@@ -1,4 +1,4 @@
-"""A line on the terminal while footers are read, if that takes long enough to wonder about."""
+"""A line on the terminal while files are listed or footers are read, if that takes long enough to wonder about."""
 
 import sys
 import time

@@ -15,6 +15,8 @@ class Traffic(NamedTuple):
     retries: int = 0
     cached: int = 0
     """Bytes that came from the disk cache instead."""
+    hedged: int = 0
+    """Second requests for reads of which nothing came for a while."""
 
     @classmethod
     def total(cls, parts: Iterable["Traffic"]) -> "Traffic":
@@ -28,4 +30,5 @@ class Traffic(NamedTuple):
             "bytes_cached": self.cached,
             "requests": self.requests,
             "retries": self.retries,
+            "hedged": self.hedged,
         }

@@ -319,7 +319,7 @@ class DataLoader:
             ``window_bytes`` (the most that windows held in memory), ``chunk_bytes`` (stored, of the row groups asked
             for), ``preview_bytes`` (of local files, read for the first batch before its window, and with that again);
             and of all that was read of the dataset ``bytes_read``, ``bytes_cached`` (from the disk cache),
-            ``requests``, ``retries``.
+            ``requests``, ``retries``, ``hedged`` (second requests beside slow ones).
 
         Example:
             >>> loader.stats()["lanes"]

@@ -78,9 +78,9 @@ def open(
     Args:
         urls: a folder (with all below it), a file, a glob (``*``, ``?``, ``[...]``, ``**``), or several of these, all
             on one store: a local path, ``file://``, ``local:/mount``, ``s3://bucket/prefix``, ``r2://``, ``gs://``,
-            ``az://container/prefix``, ``hf://datasets/org/name@revision/path``, or ``https://`` URLs of single files.
-            Local paths and keys are taken as they are; only ``file://`` and ``https://`` are percent-encoded. Several
-            folders with indexes of their own are read one after another.
+            ``az://container/prefix``, ``hf://datasets/org/name@revision/path``, ``https://`` URLs of single files, or
+            any other scheme through fsspec. Local paths and keys are taken as they are; only ``file://`` and
+            ``https://`` are percent-encoded. Several folders with indexes of their own are read one after another.
         format: the format, or None to find out.
         columns: token columns that every Parquet file must have; checked now rather than when they are used.
         storage_options: settings of the store, on top of the environment variables of its provider (``AWS_*``,

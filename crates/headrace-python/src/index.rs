@@ -113,7 +113,7 @@ impl Index {
     }
 
     /// Reads of the store so far: (requests, bytes, requests sent again, bytes from the disk cache).
-    fn traffic(&self) -> (u64, u64, u64, u64) {
+    fn traffic(&self) -> Counts {
         traffic(self.0.store.as_ref())
     }
 
@@ -222,11 +222,20 @@ pub(crate) fn mode(index: &str) -> IndexMode {
     }
 }
 
-/// Reads of a store so far: (requests, bytes, requests sent again, bytes from the disk cache).
-pub(crate) fn traffic(store: &dyn Store) -> (u64, u64, u64, u64) {
+/// (requests, bytes, requests sent again, bytes from the disk cache, second requests beside the first)
+pub(crate) type Counts = (u64, u64, u64, u64, u64);
+
+/// Reads of a store so far.
+pub(crate) fn traffic(store: &dyn Store) -> Counts {
     let traffic = store.traffic();
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    (count(&traffic.requests), count(&traffic.bytes), count(&traffic.retries), count(&traffic.cached))
+    (
+        count(&traffic.requests),
+        count(&traffic.bytes),
+        count(&traffic.retries),
+        count(&traffic.cached),
+        count(&traffic.hedged),
+    )
 }
 
 /// Calls a progress callback with (phase, done, total).

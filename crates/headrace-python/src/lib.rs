@@ -17,6 +17,7 @@ mod cache;
 mod compress;
 mod engine;
 mod errors;
+mod fsspec;
 mod gather;
 mod index;
 mod inspect;
@@ -55,6 +56,14 @@ mod _core {
     use super::run::{Run, Steps, default_lanes, default_window};
     #[pymodule_export]
     use super::version;
+
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        headrace::store::remote::foreign::ask_about_others(super::fsspec::open);
+        Ok(())
+    }
 }
 
 /// The version of the package, and of the order.

@@ -16,7 +16,7 @@ use crate::blocking::blocking;
 use crate::buffer::Buffer;
 use crate::cache::DiskCache;
 use crate::errors::to_python;
-use crate::index::{Index, mode, tell, traffic};
+use crate::index::{Counts, Index, mode, tell, traffic};
 
 /// (path below the root, size, version)
 type FileTuple = (String, u64, String);
@@ -155,7 +155,7 @@ impl Listing {
     }
 
     /// Reads so far: (requests, bytes, requests sent again, bytes from the disk cache).
-    fn traffic(&self) -> (u64, u64, u64, u64) {
+    fn traffic(&self) -> Counts {
         traffic(self.store.as_ref())
     }
 }

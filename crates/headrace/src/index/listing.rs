@@ -126,9 +126,8 @@ pub fn find(
     }
 }
 
-/// Lists what keys of a store stand for, each with the text that messages name it by. The store may be one that was
-/// made elsewhere.
-pub fn find_in(store: &dyn Store, keys: &[(String, String)], cancel: &Cancel, progress: &Progress) -> Result<Found> {
+/// Lists what keys of a store stand for, each with the text that messages name it by.
+fn find_in(store: &dyn Store, keys: &[(String, String)], cancel: &Cancel, progress: &Progress) -> Result<Found> {
     let mut search = Search::new(cancel, progress);
     search.look_up_ahead(keys, store)?;
     for (url, key) in keys {
@@ -204,7 +203,7 @@ impl All {
             ) => {
                 keys.extend(more);
                 queries.extend(of_more);
-                provider.root() == other.root()
+                provider.uri("") == other.uri("")
             }
             _ => false,
         }
@@ -366,7 +365,18 @@ impl<'a> Search<'a> {
             }
             pattern.is_none_or(|pattern| pattern.may_hold(path))
         };
-        walk(folder, self.cancel, &mut descend, &mut |object| {
+        let (mut misnamed_hidden, mut misnamed_unmatched) = (0, 0);
+        let mut wants = |path: &str, is_folder: bool| {
+            let may_match = |pattern: &Pattern| if is_folder { pattern.may_hold(path) } else { pattern.matches(path) };
+            if is_hidden(path.rsplit('/').next().unwrap_or(path)) {
+                misnamed_hidden += 1;
+                return false;
+            }
+            let is_wanted = pattern.is_none_or(may_match);
+            misnamed_unmatched += usize::from(!is_wanted && !is_folder);
+            is_wanted
+        };
+        walk(folder, self.cancel, &mut descend, &mut wants, &mut |object| {
             self.see();
             if pattern.is_some_and(|pattern| !pattern.matches(&object.path)) {
                 self.listing.unmatched += 1;
@@ -375,8 +385,9 @@ impl<'a> Search<'a> {
             }
             Ok(())
         })?;
-        self.listing.hidden += hidden_folders;
-        self.listing.seen += hidden_folders;
+        self.listing.hidden += hidden_folders + misnamed_hidden;
+        self.listing.unmatched += misnamed_unmatched;
+        self.listing.seen += hidden_folders + misnamed_hidden + misnamed_unmatched;
         Ok(objects)
     }
 

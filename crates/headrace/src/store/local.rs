@@ -64,7 +64,7 @@ impl Store for LocalStore {
 
     fn list(&self, prefix: &str, cancel: &Cancel, found: &mut dyn FnMut(Object)) -> Result<()> {
         let prefix = prefix.trim_matches('/');
-        walk(&self.full(prefix), cancel, &mut |_| true, &mut |mut object| {
+        walk(&self.full(prefix), cancel, &mut |_| true, &mut |_, _| true, &mut |mut object| {
             if !prefix.is_empty() {
                 object.path = format!("{prefix}/{}", object.path);
             }

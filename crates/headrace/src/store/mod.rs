@@ -81,6 +81,8 @@ pub struct Traffic {
     pub bytes: AtomicU64,
     /// Requests sent again after a fault.
     pub retries: AtomicU64,
+    /// Second requests for reads of which nothing came for a while.
+    pub hedged: AtomicU64,
     /// Bytes that were not asked for because they lay in a disk cache.
     pub cached: AtomicU64,
 }

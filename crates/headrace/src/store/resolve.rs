@@ -10,6 +10,7 @@
 //! | `az://container/key`, `azure://`, `abfs://`, `abfss://` | the same of Azure, also with `container@account.dfs.core.windows.net` |
 //! | `http://host/path?query`, `https://` | a file of a web server |
 //! | `hf://datasets/org/name@revision/path` | a file or folder of a repository on the Hugging Face Hub |
+//! | any other scheme | what another library says, if one was named ([`crate::store::remote::foreign`]) |
 //!
 //! A local path or key in which `*`, `?` or `[` occurs is a pattern, unless something of just that name exists.
 
@@ -20,6 +21,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::store::local::io_error;
+use crate::store::remote::foreign::Foreign;
 use crate::store::remote::{Azure, Gcs, Hf, Hidden, Http, HttpUrl, Provider, S3};
 
 /// The schemes that are understood, and stand before `://`.
@@ -58,8 +60,7 @@ impl Location {
     pub fn shown(&self, given: &str) -> String {
         match self {
             Self::Local { .. } => given.to_owned(),
-            Self::Remote { provider, key, .. } if key.is_empty() => provider.root().to_owned(),
-            Self::Remote { provider, key, .. } => format!("{}/{key}", provider.root()),
+            Self::Remote { provider, key, .. } => provider.uri(key),
         }
     }
 }
@@ -127,12 +128,17 @@ pub fn resolve(url: &str, options: &BTreeMap<String, String>) -> Result<Location
             remote(repository, &key)
         }
         Some((other, rest)) => {
+            let hint = match Foreign::find(url, options)? {
+                Ok((files, key)) => return remote(files, key.trim_matches('/')),
+                Err(hint) if hint.is_empty() => hint,
+                Err(hint) => format!("\nhint: {hint}"),
+            };
             // What stands before an @ may be a password, what follows a ? a signature.
             let place = rest.split(['?', '#']).next().unwrap_or_default();
             let place = &place[place.split('/').next().and_then(|host| host.rfind('@')).map_or(0, |at| at + 1)..];
             let known: Vec<String> = SCHEMES.iter().map(|scheme| format!("{scheme}://")).collect();
             Err(Error::Argument(format!(
-                "\"{other}://{place}\": unknown scheme {other:?}: expected a local path, {SLOW} before one, or {}",
+                "\"{other}://{place}\": unknown scheme {other:?}: expected a local path, {SLOW} before one, or {}{hint}",
                 known.join(", ")
             )))
         }

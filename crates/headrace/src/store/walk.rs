@@ -17,14 +17,18 @@ use crate::store::local::io_error;
 use crate::store::{Object, Version};
 
 /// Calls `found` with every regular file below `folder`, its path relative to `folder`, and with those that links
-/// lead to. `descend` says by relative path whether a folder below is of interest.
+/// lead to. `descend` says by relative path whether a folder below is of interest. `wants` says the same of what has a
+/// name that is not UTF-8, by its path with U+FFFD in it and whether it is a folder: if it is of interest, that is an
+/// error.
 pub(crate) fn walk(
     folder: &Path,
     cancel: &Cancel,
     descend: &mut dyn FnMut(&str) -> bool,
+    wants: &mut dyn FnMut(&str, bool) -> bool,
     found: &mut dyn FnMut(Object) -> Result<()>,
 ) -> Result<()> {
-    let mut walker = Walker { root: folder, visited: HashSet::new(), linked: BTreeSet::new(), cancel, descend, found };
+    let (visited, linked) = (HashSet::new(), BTreeSet::new());
+    let mut walker = Walker { root: folder, visited, linked, cancel, descend, wants, found };
     walker.enter("")?;
     while let Some(path) = walker.linked.pop_first() {
         walker.enter(&path)?;
@@ -49,6 +53,7 @@ struct Walker<'a> {
     linked: BTreeSet<String>,
     cancel: &'a Cancel,
     descend: &'a mut dyn FnMut(&str) -> bool,
+    wants: &'a mut dyn FnMut(&str, bool) -> bool,
     found: &'a mut dyn FnMut(Object) -> Result<()>,
 }
 
@@ -66,14 +71,13 @@ impl Walker<'_> {
             for entry in fs::read_dir(&path).map_err(failed)? {
                 let entry = entry.map_err(failed)?;
                 let name = entry.file_name();
-                let Some(name) = name.to_str() else {
-                    return Err(Error::Argument(format!(
-                        "{}: the name is not UTF-8, so no state or message could hold it\nhint: rename the file",
-                        entry.path().display()
-                    )));
-                };
-                let child = if relative.is_empty() { name.to_owned() } else { format!("{relative}/{name}") };
+                let text = name.to_string_lossy();
+                let child = if relative.is_empty() { text.to_string() } else { format!("{relative}/{text}") };
                 let kind = entry.file_type().map_err(failed)?;
+                if name.to_str().is_none() {
+                    self.misnamed(&entry.path(), &child)?;
+                    continue;
+                }
                 if kind.is_dir() {
                     if (self.descend)(&child) {
                         folders.push(child);
@@ -92,6 +96,23 @@ impl Walker<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Passes over what has a name that is not UTF-8, unless it is of interest.
+    fn misnamed(&mut self, path: &Path, child: &str) -> Result<()> {
+        // A link to nothing would be a file that cannot be read.
+        let is_folder = match fs::metadata(path) {
+            Ok(metadata) if !metadata.is_dir() && !metadata.is_file() => return Ok(()),
+            metadata => metadata.is_ok_and(|metadata| metadata.is_dir()),
+        };
+        if !(self.wants)(child, is_folder) {
+            return Ok(());
+        }
+        let what = if is_folder { "folder" } else { "file" };
+        Err(Error::Argument(format!(
+            "{}: the name is not UTF-8, so no state or message could hold it\nhint: rename the {what}",
+            path.display()
+        )))
     }
 
     fn link(&mut self, child: &str) -> Result<()> {

@@ -185,6 +185,30 @@ fn a_name_that_is_not_text_is_a_clear_error() {
 }
 
 #[test]
+fn a_name_that_is_not_text_does_not_matter_where_it_is_not_wanted() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let bench = Bench::new();
+    bench.write("a.pq", b"x");
+    bench.write("b/c.pq", b"x");
+    for name in [b".\xff.pq".as_slice(), b"_\xff.pq", b"b/.\xff"] {
+        fs::write(bench.data().join(OsStr::from_bytes(name)), b"x").expect("write");
+    }
+    fs::create_dir(bench.data().join(OsStr::from_bytes(b"_\xff"))).expect("folder");
+    let (_, files, listing) = find(&[text(&bench.data())]).expect("hidden ones are passed over");
+    assert_eq!((files, listing.hidden), (vec!["a.pq".to_owned(), "b/c.pq".to_owned()], 4));
+    fs::write(bench.data().join(OsStr::from_bytes(b"x\xff.pq")), b"x").expect("write");
+    fs::create_dir(bench.data().join(OsStr::from_bytes(b"y\xff"))).expect("folder");
+    assert_eq!(names(&[format!("{}/a*", text(&bench.data()))]), ["a.pq"]);
+    assert_eq!(names(&[format!("{}/[ab]*/*.pq", text(&bench.data()))]), ["b/c.pq"]);
+    for (pattern, hint) in [("*.pq", "rename the file"), ("x?.pq", "rename the file"), ("y*/*.pq", "rename the folder")]
+    {
+        let message = find(&[format!("{}/{pattern}", text(&bench.data()))]).expect_err(pattern).to_string();
+        assert!(message.contains("not UTF-8") && message.contains(hint), "{pattern}: {message}");
+    }
+}
+
+#[test]
 fn pipes_are_no_files() {
     let bench = Bench::new();
     bench.write("a.pq", b"x");

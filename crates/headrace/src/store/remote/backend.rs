@@ -42,13 +42,16 @@ pub(crate) struct Ask {
     pub(crate) notes: Notes,
 }
 
+/// The bytes of an answer as they come.
+pub(crate) type Body = BoxStream<'static, Result<Bytes, Fault>>;
+
 /// What came back of an object.
 pub(crate) struct Answer {
     /// Bytes of the whole object.
     pub(crate) size: u64,
     pub(crate) version: Version,
     /// The bytes of the range.
-    pub(crate) body: BoxStream<'static, Result<Bytes, Fault>>,
+    pub(crate) body: Body,
 }
 
 /// An object of a listing.

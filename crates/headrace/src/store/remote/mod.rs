@@ -1,7 +1,7 @@
 //! Files that are reached over a network: buckets of several providers, web servers, and the Hugging Face Hub.
 //!
 //! Each kind of store is a module that says what its settings mean and makes a client (`s3`, `gcs`, `azure`, `http`,
-//! `hf`). All else is done once for all of them: attempts, deadlines and renewed credentials (`shared`, `retry`), what
+//! `hf`, and `foreign` for what another library reads). All else is done once for all of them: attempts, deadlines and renewed credentials (`shared`, `retry`), what
 //! servers said (`observe`), the limit on requests (`runtime`), and the reading of settings (`settings`). Keys are raw:
 //! a `%` in a URL is a `%` in the key, but for web servers, whose URLs stay as they are.
 //!
@@ -11,6 +11,7 @@
 
 mod azure;
 mod backend;
+pub mod foreign;
 mod gcs;
 mod hf;
 mod http;
@@ -76,8 +77,7 @@ impl RemoteStore {
 
     fn at(shared: Arc<Shared>, prefix: &str) -> Self {
         let prefix = prefix.trim_matches('/').to_owned();
-        let slash = if prefix.is_empty() { "" } else { "/" };
-        let url = format!("{}{slash}{prefix}", shared.provider.root());
+        let url = shared.provider.uri(&prefix);
         Self { shared, prefix, url }
     }
 
@@ -92,8 +92,8 @@ impl RemoteStore {
             return Ok(key);
         }
         Err(Error::Argument(format!(
-            "{}/{key}: the key has an empty or relative part or a control character, and cannot be read",
-            self.shared.provider.root()
+            "{}: the key has an empty or relative part or a control character, and cannot be read",
+            self.shared.provider.uri(&key)
         )))
     }
 
@@ -133,6 +133,10 @@ impl Store for RemoteStore {
         &self.url
     }
 
+    fn uri(&self, path: &str) -> String {
+        if path.is_empty() { self.url.clone() } else { self.shared.provider.uri(&self.key(path)) }
+    }
+
     fn endpoint(&self) -> Option<String> {
         self.shared.endpoint()
     }
@@ -155,7 +159,7 @@ impl Store for RemoteStore {
         let whole = self.key(start);
         let cut = if self.prefix.is_empty() { 0 } else { self.prefix.len() + 1 };
         let salt = xxh3_64_with_seed(whole.as_bytes(), 1);
-        let uri = format!("{}/{whole}", self.shared.provider.root());
+        let uri = self.shared.provider.uri(&whole);
         let mut next: Option<String> = None;
         loop {
             let shared = Arc::clone(&self.shared);

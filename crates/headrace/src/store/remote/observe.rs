@@ -16,6 +16,7 @@ use object_store::client::{
 };
 use object_store::path::Path;
 
+use crate::error::StoreFault;
 use crate::store::remote::hf::ERROR_CODE;
 
 /// Bytes of an error's body that are looked at: S3's are a few hundred.
@@ -31,6 +32,8 @@ const MESSAGES: [&str; 1] = ["x-error-message"];
 pub(crate) struct Outcome {
     /// Whether anything was sent: if not, the credentials could not be had.
     pub(crate) sent: bool,
+    /// The host that was asked.
+    pub(crate) host: String,
     /// Status of the answer, if there was one.
     pub(crate) status: Option<u16>,
     /// How long the server asks to wait.
@@ -41,6 +44,8 @@ pub(crate) struct Outcome {
     pub(crate) message: String,
     /// What the connection failed with.
     pub(crate) transport: Option<HttpErrorKind>,
+    /// What kind of fault another library says it was, which was called instead of a server.
+    pub(crate) fault: Option<StoreFault>,
     /// A key in a listing that cannot be addressed.
     pub(crate) odd_key: Option<String>,
 }
@@ -62,6 +67,11 @@ impl Notes {
     /// Notes that a body broke off or holds something else than it should: another one may be whole.
     pub(crate) fn broke(&self, kind: HttpErrorKind) {
         self.lock().transport = Some(kind);
+    }
+
+    /// Notes what kind of fault another library says it was.
+    pub(crate) fn told(&self, fault: StoreFault) {
+        self.lock().fault = Some(fault);
     }
 
     /// What was noted.
@@ -103,7 +113,11 @@ impl HttpService for Observer {
             let query = request.uri().query().unwrap_or_default();
             let listing = LISTINGS.iter().find(|listing| query.contains(listing.query));
             let Some(notes) = notes else { return self.0.execute(request).await };
-            notes.lock().sent = true;
+            {
+                let mut outcome = notes.lock();
+                outcome.sent = true;
+                outcome.host = request.uri().host().unwrap_or_default().to_owned();
+            }
             let answer = self.0.execute(request).await;
             let response = answer.inspect_err(|e| notes.broke(e.kind()))?;
             let status = response.status();
@@ -120,6 +134,10 @@ impl HttpService for Observer {
             let body = body.bytes().await.inspect_err(|e| notes.broke(e.kind()))?;
             let body = match listing.filter(|_| status.is_success()) {
                 Some(listing) => {
+                    if let Err(error) = listing.check_whole(&body) {
+                        notes.broke(error.kind());
+                        return Err(error);
+                    }
                     let (mended, odd) = listing.mend(&body);
                     notes.lock().odd_key = odd;
                     mended
@@ -194,6 +212,8 @@ pub(crate) fn addressable(key: &str) -> bool {
 struct Listing {
     /// What the query of such a request holds.
     query: &'static str,
+    /// Element of the whole answer.
+    root: &'static str,
     /// Element of an object.
     object: &'static str,
     /// Element of its key.
@@ -202,11 +222,21 @@ struct Listing {
 
 /// Listings of S3 and Google Cloud Storage, and of Azure.
 const LISTINGS: [Listing; 2] = [
-    Listing { query: "list-type=2", object: "Contents", key: "Key" },
-    Listing { query: "comp=list", object: "Blob", key: "Name" },
+    Listing { query: "list-type=2", root: "ListBucketResult", object: "Contents", key: "Key" },
+    Listing { query: "comp=list", root: "EnumerationResults", object: "Blob", key: "Name" },
 ];
 
 impl Listing {
+    /// An error if an answer breaks off, which its length does not always tell.
+    fn check_whole(&self, body: &Bytes) -> Result<(), HttpError> {
+        let end = format!("</{}>", self.root);
+        if body.trim_ascii_end().ends_with(end.as_bytes()) {
+            return Ok(());
+        }
+        let text = format!("the listing broke off after {} bytes: expected {end} at its end", body.len());
+        Err(HttpError::new(HttpErrorKind::Decode, std::io::Error::other(text)))
+    }
+
     /// Takes folder markers and keys that are not [`addressable`] out of a listing; tells the first of the latter.
     fn mend(&self, body: &Bytes) -> (Bytes, Option<String>) {
         let Ok(xml) = std::str::from_utf8(body) else { return (body.clone(), None) };
@@ -249,6 +279,16 @@ mod tests {
             assert_eq!(mended, format!("<R>{}{}</R>", one("a/b&amp;c"), one("e%20")));
             assert_eq!(odd.as_deref(), Some("a//d"));
         }
+    }
+
+    #[test]
+    fn a_listing_that_breaks_off_is_told_from_a_whole_one() {
+        let whole = Bytes::from("<?xml?><ListBucketResult><Contents>x</Contents></ListBucketResult>\n");
+        for length in 0..whole.len() - 1 {
+            let error = LISTINGS[0].check_whole(&whole.slice(..length)).expect_err("broken");
+            assert_eq!(error.kind(), HttpErrorKind::Decode);
+        }
+        assert!(LISTINGS[0].check_whole(&whole).is_ok() && LISTINGS[1].check_whole(&whole).is_err());
     }
 
     #[test]

@@ -15,6 +15,11 @@ pub trait Provider: fmt::Debug + Send + Sync {
     /// The URL that keys follow, as a user would write it and without secrets: `s3://bucket`.
     fn root(&self) -> &str;
 
+    /// The URL of a key, or of the start of keys.
+    fn uri(&self, key: &str) -> String {
+        if key.is_empty() { self.root().to_owned() } else { format!("{}/{key}", self.root()) }
+    }
+
     /// Deadlines and retries.
     fn policy(&self) -> Policy;
 

@@ -22,6 +22,8 @@ pub struct Policy {
     pub(crate) total: Duration,
     /// Attempts after the first that brought nothing. Option `max_retries`.
     pub(crate) retries: u32,
+    /// Without a byte of a read, before it is asked for a second time beside the first. Option `hedge`.
+    pub(crate) hedge: Option<Duration>,
 }
 
 /// Bytes a second that count as progress: a slow line that shares its capacity among all requests may take
@@ -33,6 +35,10 @@ pub(crate) const MIN_RATE: u64 = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
+/// Attempts after the first while no server has answered yet: three seconds or so, in which a network that comes up gets
+/// ready, and after which an address is rather wrong. Once one has answered, it is `max_retries`.
+const NEVER_REACHED: u32 = 5;
+
 impl Default for Policy {
     fn default() -> Self {
         Self {
@@ -40,6 +46,7 @@ impl Default for Policy {
             request: Duration::from_secs(20),
             total: Duration::from_secs(60),
             retries: 12,
+            hedge: None,
         }
     }
 }
@@ -56,6 +63,18 @@ impl Policy {
         whole.mul_f64(0.5 + 0.5 * part)
     }
 }
+
+/// What to do about a server that wants fewer requests.
+const BUSY: &str = "the server wants fewer requests: set HEADRACE_CONCURRENT_REQUESTS below 32, run fewer processes, or \
+    give it more time with the storage option retry_timeout";
+
+/// What to do about one that fails.
+const FAILING: &str = "the server or the way to it is failing: try again later, or give it more time with the storage \
+    option retry_timeout";
+
+/// What to do about one that is slow.
+const SLOW: &str = "the server or the way to it is slow: check the network, or give it more time with the storage \
+    options timeout and retry_timeout";
 
 /// Why an attempt failed.
 #[derive(Debug, Clone)]
@@ -101,10 +120,17 @@ impl Failure {
             }
             if hint.is_empty() { text } else { format!("{text}\nhint: {hint}") }
         };
+        if let Some(fault) = outcome.fault {
+            let is_passing = matches!(fault, StoreFault::Unavailable | StoreFault::Timeout);
+            let kind = if is_passing { Kind::Again(fault) } else { Kind::Final(fault) };
+            let hint = if fault == StoreFault::Denied { format!("\nhint: {}", advice.denied) } else { String::new() };
+            return Self { kind, detail: format!("{}{hint}", innermost(error)), retry_after: None };
+        }
         let (kind, detail) = match (outcome.status, outcome.code.as_str(), outcome.transport) {
             (_, _, Some(HttpErrorKind::Timeout)) => (Kind::Again(StoreFault::Timeout), innermost(error)),
             (None, _, Some(HttpErrorKind::Connect)) => {
-                (Kind::Unreached, format!("{}\nhint: {}", innermost(error), advice.unreached))
+                let text = format!("{} cannot be reached: {}", outcome.host, innermost(error));
+                (Kind::Unreached, format!("{text}\nhint: {}", advice.unreached))
             }
             (_, _, Some(_)) => (Kind::Again(StoreFault::Unavailable), innermost(error)),
             (None, ..) if !outcome.sent => (
@@ -129,7 +155,7 @@ impl Failure {
                 (Kind::Final(StoreFault::Other), said(&advice.elsewhere))
             }
             (Some(408), ..) => (Kind::Again(StoreFault::Timeout), said("")),
-            (Some(429), ..) => (Kind::Again(StoreFault::Unavailable), said("")),
+            (Some(429 | 503), ..) => (Kind::Again(StoreFault::Unavailable), said(BUSY)),
             (Some(501), ..) => (Kind::Final(StoreFault::Other), said("")),
             (Some(500..=599), ..) => (Kind::Again(StoreFault::Unavailable), said("")),
             (Some(206), ..) => (Kind::Again(StoreFault::Unavailable), innermost(error)),
@@ -198,7 +224,7 @@ impl Attempts {
         let limit = match failure.kind {
             Kind::Again(_) => self.policy.retries,
             Kind::Unreached if reached => self.policy.retries,
-            Kind::Unreached => self.policy.retries.min(3),
+            Kind::Unreached => self.policy.retries.min(NEVER_REACHED),
             Kind::Unsigned if reached => self.policy.retries,
             Kind::Unsigned | Kind::Final(_) | Kind::Changed => return None,
         };
@@ -215,7 +241,17 @@ impl Attempts {
             Kind::Unsigned => StoreFault::Denied,
             Kind::Changed => StoreFault::Other,
         };
-        Error::Store { uri, operation, fault, attempts: self.made.max(1), detail: failure.detail }
+        let hint = match failure.kind {
+            _ if failure.detail.contains("\nhint: ") => None,
+            Kind::Again(StoreFault::Timeout) => Some(SLOW),
+            Kind::Again(_) => Some(FAILING),
+            _ => None,
+        };
+        let detail = match hint {
+            Some(hint) => format!("{}\nhint: {hint}", failure.detail),
+            None => failure.detail,
+        };
+        Error::Store { uri, operation, fault, attempts: self.made.max(1), detail }
     }
 }
 
@@ -254,6 +290,15 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_cannot_be_reached_is_named() {
+        let transport = Some(HttpErrorKind::Connect);
+        let outcome = Outcome { sent: true, host: "b.s3.invalid".to_owned(), transport, ..Outcome::default() };
+        let failure = Failure::judge(&std::io::Error::other("x"), &outcome, &advice());
+        assert_eq!(failure.detail, "b.s3.invalid cannot be reached: x\nhint: unreached");
+        assert_eq!(failure.kind, Kind::Unreached);
+    }
+
+    #[test]
     fn credentials_that_were_had_before_are_asked_for_again() {
         let failure = Failure::judge(&std::io::Error::other("x"), &Outcome::default(), &advice());
         assert_eq!(failure.kind, Kind::Unsigned);
@@ -262,6 +307,25 @@ mod tests {
         attempts.begin();
         assert!(attempts.pause(&failure, false).is_none());
         assert!(attempts.pause(&failure, true).is_some());
+    }
+
+    #[test]
+    fn what_stays_broken_comes_with_advice() {
+        let outcome = |status| Outcome { sent: true, status: Some(status), ..Outcome::default() };
+        let judged = |status| Failure::judge(&std::io::Error::other("x"), &outcome(status), &advice());
+        let mut attempts = Attempts::new(Policy::default(), 1);
+        attempts.begin();
+        for (failure, hint) in [
+            (judged(503), BUSY),
+            (judged(429), BUSY),
+            (judged(500), FAILING),
+            (judged(408), SLOW),
+            (Failure::again(StoreFault::Timeout, "nothing arrived"), SLOW),
+            (judged(403), "denied"),
+        ] {
+            let text = attempts.error("s3://b/k".to_owned(), "list".to_owned(), failure).to_string();
+            assert!(text.ends_with(&format!("\nhint: {hint}")) && text.matches("hint:").count() == 1, "{text}");
+        }
     }
 
     #[test]
@@ -291,7 +355,7 @@ mod tests {
     fn a_wrong_address_fails_soon_and_progress_starts_the_count_anew() {
         let failure = Failure { kind: Kind::Unreached, detail: String::new(), retry_after: None };
         let mut attempts = Attempts::new(Policy::default(), 1);
-        for _ in 0..3 {
+        for _ in 0..NEVER_REACHED {
             attempts.begin();
             assert!(attempts.pause(&failure, false).is_some());
         }

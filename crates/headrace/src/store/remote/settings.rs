@@ -10,7 +10,10 @@ use crate::error::{Error, Result};
 use crate::store::remote::retry::Policy;
 
 /// Names of options that every kind of store has.
-const COMMON: &[&str] = &["connect_timeout", "max_retries", "retry_timeout", "timeout"];
+const COMMON: &[&str] = &["connect_timeout", "hedge", "max_retries", "retry_timeout", "timeout"];
+
+/// The variable that stands for the option `hedge` where it is not given.
+const HEDGE: &str = "HEADRACE_HEDGE";
 
 /// Names of options of the connection, for stores that are reached through `object_store`.
 pub(crate) const CONNECTION: &[&str] = &[
@@ -75,32 +78,27 @@ impl<K: Key> Options<K> {
             let lower = name.to_ascii_lowercase();
             let short = lower.strip_prefix(K::PREFIX).unwrap_or(&lower);
             let mut value = value.trim().to_owned();
-            match short {
-                "timeout" => policy.request = duration(name, &value)?,
-                "retry_timeout" => policy.total = duration(name, &value)?,
-                "connect_timeout" => policy.connect = duration(name, &value)?,
-                "max_retries" => policy.retries = value.parse().map_err(|_| wrong_value(name, "a whole number"))?,
-                _ => {
-                    let key = K::parse(&lower, short).ok_or_else(|| unknown::<K>(name))?;
-                    if let Some(what) = key.in_url() {
-                        return Err(Error::Argument(format!(
-                            "storage_options: {name:?} is not used: {what} is part of the URL"
-                        )));
-                    }
-                    if key.is_flag() {
-                        value = flag(name, &value)?.to_string();
-                    }
-                    // Two spellings of one setting would silently hide one of the values.
-                    match given.iter().find(|(_, other, _)| *other == key) {
-                        Some((_, _, other)) if *other != value => {
-                            return Err(Error::Argument(format!(
-                                "storage_options: {name:?} is given twice, under two names, with different values"
-                            )));
-                        }
-                        Some(_) => {}
-                        None => given.push((name.clone(), key, value)),
-                    }
+            if set(&mut policy, short, name, &value)? {
+                continue;
+            }
+            let key = K::parse(&lower, short).ok_or_else(|| unknown::<K>(name))?;
+            if let Some(what) = key.in_url() {
+                return Err(Error::Argument(format!(
+                    "storage_options: {name:?} is not used: {what} is part of the URL"
+                )));
+            }
+            if key.is_flag() {
+                value = flag(name, &value)?.to_string();
+            }
+            // Two spellings of one setting would silently hide one of the values.
+            match given.iter().find(|(_, other, _)| *other == key) {
+                Some((_, _, other)) if *other != value => {
+                    return Err(Error::Argument(format!(
+                        "storage_options: {name:?} is given twice, under two names, with different values"
+                    )));
                 }
+                Some(_) => {}
+                None => given.push((name.clone(), key, value)),
             }
         }
         Ok(Self { given, policy })
@@ -120,6 +118,40 @@ impl<K: Key> Options<K> {
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (K, &str)> {
         self.given.iter().map(|(_, key, value)| (*key, value.as_str()))
     }
+}
+
+/// Sets what the option of every store means; whether it is one.
+fn set(policy: &mut Policy, option: &str, name: &str, value: &str) -> Result<bool> {
+    match option {
+        "timeout" => policy.request = duration(name, value)?,
+        "retry_timeout" => policy.total = duration(name, value)?,
+        "connect_timeout" => policy.connect = duration(name, value)?,
+        "hedge" => policy.hedge = Some(duration(name, value)?),
+        "max_retries" => policy.retries = value.parse().map_err(|_| wrong_value(name, "a whole number"))?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// When a read is asked for a second time, if the environment says so.
+pub(crate) fn usual_hedge() -> Result<Option<Duration>> {
+    let Ok(text) = std::env::var(HEDGE) else { return Ok(None) };
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    let wrong = |_| Error::Argument(format!("{HEDGE} must be seconds above 0, at most a day, got {text:?}"));
+    duration(HEDGE, &text).map(Some).map_err(wrong)
+}
+
+/// Deadlines and retries by the options of every store, and the other options.
+pub(crate) fn policy(usual: Policy, options: &BTreeMap<String, String>) -> Result<(Policy, BTreeMap<String, String>)> {
+    let (mut policy, mut rest) = (usual, BTreeMap::new());
+    for (name, value) in options {
+        if !set(&mut policy, name, name, value.trim())? {
+            rest.insert(name.clone(), value.clone());
+        }
+    }
+    Ok((policy, rest))
 }
 
 /// Settings of the connection, of those that were given and those of all stores.

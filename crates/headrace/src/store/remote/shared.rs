@@ -9,15 +9,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::{Either, select};
 use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::{Error, Result, StoreFault};
-use crate::store::remote::backend::{Ask, Backend, Fault, Hidden};
+use crate::store::remote::backend::{Answer, Ask, Asked, Backend, Body, Fault, Hidden};
 use crate::store::remote::observe::Notes;
 use crate::store::remote::provider::{Advice, Connection, Provider, Secrets, Sources};
-use crate::store::remote::retry::{Attempts, Failure, Kind, MIN_RATE, innermost};
+use crate::store::remote::retry::{Attempts, Failure, Kind, MIN_RATE, Policy, innermost};
 use crate::store::remote::runtime::permits;
+use crate::store::remote::settings;
 use crate::store::{Traffic, Version};
 
 /// What all stores below one root have in common.
@@ -29,6 +31,7 @@ pub(super) struct Shared {
     /// With the process that made it: a forked child must not use its parent's connections.
     client: Mutex<(u32, Arc<Client>)>,
     advice: Advice,
+    policy: Policy,
     /// Whether the server has answered anything yet.
     reached: AtomicBool,
     pub(super) traffic: Traffic,
@@ -61,11 +64,29 @@ pub(super) struct Piece {
     pub(super) bytes: Vec<u8>,
 }
 
+impl Piece {
+    /// The body of an answer, if that is of the same file.
+    fn accept(&mut self, answer: Answer) -> std::result::Result<Body, Failure> {
+        if answer.size != self.size || differ(&self.version, &answer.version) {
+            let found = describe(answer.size, &answer.version);
+            return Err(Failure { kind: Kind::Changed, detail: found, retry_after: None });
+        }
+        if self.version == Version::Unknown {
+            self.version = answer.version;
+        }
+        Ok(answer.body)
+    }
+}
+
 impl Shared {
     pub(super) fn new(provider: Arc<dyn Provider>, queries: BTreeMap<String, Hidden>) -> Result<Self> {
         let client = Mutex::new((std::process::id(), Arc::new(connect(provider.as_ref(), &queries)?)));
-        let advice = provider.advice();
-        Ok(Self { provider, queries, client, advice, reached: AtomicBool::new(false), traffic: Traffic::default() })
+        let (advice, mut policy) = (provider.advice(), provider.policy());
+        if policy.hedge.is_none() {
+            policy.hedge = settings::usual_hedge()?;
+        }
+        let (reached, traffic) = (AtomicBool::new(false), Traffic::default());
+        Ok(Self { provider, queries, client, advice, policy, reached, traffic })
     }
 
     /// Where requests go, if that is not the provider's own address.
@@ -143,7 +164,7 @@ impl Shared {
     }
 
     fn timed_out(&self) -> Failure {
-        let seconds = self.provider.policy().request.as_secs_f64();
+        let seconds = self.policy.request.as_secs_f64();
         Failure::again(StoreFault::Timeout, format!("nothing arrived for {seconds} s"))
     }
 
@@ -160,7 +181,7 @@ impl Shared {
     where
         F: Future<Output = std::result::Result<T, Fault>>,
     {
-        let mut attempts = Attempts::new(self.provider.policy(), salt);
+        let mut attempts = Attempts::new(self.policy, salt);
         let mut renewed = false;
         loop {
             let client = self.client();
@@ -187,7 +208,7 @@ impl Shared {
     pub(super) async fn read(&self, mut piece: Piece) -> Result<Vec<u8>> {
         let wanted = usize::try_from(piece.range.end - piece.range.start).unwrap_or(usize::MAX);
         let salt = xxh3_64_with_seed(piece.key.as_bytes(), piece.range.start);
-        let mut attempts = Attempts::new(self.provider.policy(), salt);
+        let mut attempts = Attempts::new(self.policy, salt);
         let mut renewed = false;
         loop {
             let client = self.client();
@@ -223,7 +244,7 @@ impl Shared {
         }
     }
 
-    /// One request for what is missing of a piece.
+    /// One request for what is missing of a piece, and a second one beside it if nothing comes.
     async fn attempt(
         &self,
         client: &Client,
@@ -233,29 +254,40 @@ impl Shared {
     ) -> std::result::Result<(), Failure> {
         let wanted = piece.range.end - piece.range.start;
         let missing = piece.range.start + piece.bytes.len() as u64..piece.range.end;
-        let request = client.backend.get(self.ask(&piece.key, notes.clone()), missing, piece.version.clone());
-        let answer = match timeout(attempts.step(), request).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(self.judge(&error, notes)),
-            Err(_) => return Err(self.timed_out()),
+        let mut hedge = self.policy.hedge;
+        let first = client.backend.get(self.ask(&piece.key, notes.clone()), missing.clone(), piece.version.clone());
+        let second = || self.second(client, piece, missing);
+        let answer = match self.race(attempts.step(), &mut hedge, first, second).await {
+            Some(Either::Left(Ok(answer)) | Either::Right(answer)) => answer,
+            Some(Either::Left(Err(error))) => {
+                let failure = self.judge(&error, notes);
+                return Err(match failure.kind {
+                    Kind::Changed => self.changed(client, piece, attempts, failure).await,
+                    _ => failure,
+                });
+            }
+            None => return Err(self.timed_out()),
         };
-        if answer.size != piece.size || differ(&piece.version, &answer.version) {
-            let found = describe(answer.size, &answer.version);
-            return Err(Failure { kind: Kind::Changed, detail: found, retry_after: None });
-        }
-        if piece.version == Version::Unknown {
-            piece.version = answer.version;
-        }
-        let mut body = answer.body;
+        let mut body = piece.accept(answer)?;
         loop {
-            let part = match timeout(attempts.step(), body.next()).await {
-                Err(_) => return Err(self.timed_out()),
-                Ok(None) => break,
-                Ok(Some(Err(error))) => {
+            if piece.version == Version::Unknown && !piece.bytes.is_empty() {
+                // Another answer might go on with another file.
+                hedge = None;
+            }
+            let missing = piece.range.start + piece.bytes.len() as u64..piece.range.end;
+            let second = || self.second(client, piece, missing);
+            let part = match self.race(attempts.step(), &mut hedge, body.next(), second).await {
+                None => return Err(self.timed_out()),
+                Some(Either::Right(answer)) => {
+                    body = piece.accept(answer)?;
+                    continue;
+                }
+                Some(Either::Left(None)) => break,
+                Some(Either::Left(Some(Err(error)))) => {
                     let text = innermost(error.as_ref());
                     return Err(Failure::again(StoreFault::Unavailable, broken(piece, &text)));
                 }
-                Ok(Some(Ok(part))) => part,
+                Some(Either::Left(Some(Ok(part)))) => part,
             };
             if piece.bytes.len() as u64 + part.len() as u64 > wanted {
                 piece.bytes.clear();
@@ -268,6 +300,56 @@ impl Shared {
             return Ok(());
         }
         Err(Failure::again(StoreFault::Unavailable, broken(piece, "the body ended early")))
+    }
+
+    /// The same request once more; what becomes of it is noted nowhere.
+    fn second<'a>(&self, client: &'a Client, piece: &Piece, missing: Range<u64>) -> Asked<'a, Answer> {
+        client.backend.get(self.ask(&piece.key, Notes::default()), missing, piece.version.clone())
+    }
+
+    /// What comes first: `first`, or the answer to a second request, made if the first takes longer than `hedge`. That is
+    /// done once, if a permit is free; a second request that fails is as if it had not been made. `None` after `longest`.
+    async fn race<'a, T>(
+        &self,
+        longest: Duration,
+        hedge: &mut Option<Duration>,
+        first: impl Future<Output = T> + Unpin,
+        second: impl FnOnce() -> Asked<'a, Answer>,
+    ) -> Option<Either<T, Answer>> {
+        let mut first = first;
+        let Some(after) = hedge.filter(|after| *after < longest) else {
+            return timeout(longest, first).await.ok().map(Either::Left);
+        };
+        if let Ok(came) = timeout(after, &mut first).await {
+            return Some(Either::Left(came));
+        }
+        let Some(_permit) = permits().ok().and_then(|permits| permits.try_acquire().ok()) else {
+            return timeout(longest.saturating_sub(after), first).await.ok().map(Either::Left);
+        };
+        *hedge = None;
+        self.traffic.add(1, 0, 0);
+        self.traffic.hedged.fetch_add(1, Ordering::Relaxed);
+        let both = async {
+            match select(first, second()).await {
+                Either::Left((came, _)) => Either::Left(came),
+                Either::Right((Ok(answer), _)) => Either::Right(answer),
+                Either::Right((Err(_), first)) => Either::Left(first.await),
+            }
+        };
+        timeout(longest.saturating_sub(after), both).await.ok()
+    }
+
+    /// What a server means that says that an object is not the one of before: that it is another one, or gone.
+    async fn changed(&self, client: &Client, piece: &Piece, attempts: &Attempts, failure: Failure) -> Failure {
+        let notes = Notes::default();
+        match timeout(attempts.step(), client.backend.head(self.ask(&piece.key, notes.clone()))).await {
+            Ok(Ok((size, version))) => Failure { detail: describe(size, &version), ..failure },
+            Ok(Err(error)) => match self.judge(&error, &notes) {
+                gone @ Failure { kind: Kind::Final(StoreFault::NotFound), .. } => gone,
+                _ => failure,
+            },
+            Err(_) => failure,
+        }
     }
 }
 
