@@ -9,6 +9,7 @@ import headrace
 from headrace._progress import index_progress
 from headrace._ranks import default_workers
 from headrace.cli._common import open_samples, plural, print_json, printable
+from headrace.formats.mds import NoDigest
 from headrace.samples.source import Chunk, Source
 
 __all__ = ["SEVERAL", "run"]
@@ -24,9 +25,9 @@ def run(urls: list[str], format: str, storage_option: list[str] | None, *, as_js
     """Reads all samples; 1 if any is damaged."""
     report: dict[str, Any] = {"format": format, "chunks": 0, "samples": 0, "faults": []}
     try:
-        dataset = _opened(urls, format, storage_option)
+        dataset = _opened(urls, format, storage_option, report["faults"])
     except headrace.DataError as error:
-        report["faults"].append({"file": None, "chunk": None, "row": None, "message": str(error)})
+        report["faults"].append(_whole(error))
     else:
         _verify(dataset, report)
     faults = report["faults"]
@@ -41,13 +42,20 @@ def run(urls: list[str], format: str, storage_option: list[str] | None, *, as_js
     return 1 if faults else 0
 
 
-def _opened(urls: list[str], format: str, storage_option: list[str] | None) -> headrace.SampleDataset:
+def _opened(
+    urls: list[str], format: str, storage_option: list[str] | None, faults: list[dict[str, Any]]
+) -> headrace.SampleDataset:
     """The dataset; its files are compared with digests, if its index has some."""
     given = None if format == SEVERAL else format
     try:
         return open_samples(urls, storage_option, given, verify=True)
-    except headrace.DataError:
+    except NoDigest:
         return open_samples(urls, storage_option, given)
+    except headrace.DataError as error:
+        dataset = open_samples(urls, storage_option, given)
+        # What no digest was compared for is read all the same, and said not to be verified.
+        faults.append(_whole(error))
+        return dataset
 
 
 def _verify(dataset: headrace.SampleDataset, report: dict[str, Any]) -> None:
@@ -93,6 +101,10 @@ def _read(chunk: Chunk, rows: Iterable[int]) -> None:
             # An image of Pillow is not decoded before it is used.
             if callable(load := getattr(value, "load", None)):
                 load()
+
+
+def _whole(error: Exception) -> dict[str, Any]:
+    return {"file": None, "chunk": None, "row": None, "message": str(error)}
 
 
 def _fault(source: Source, chunk: int, row: int | None, error: Exception) -> dict[str, Any]:

@@ -5,6 +5,6 @@
 """
 
 from .index import is_mds
-from .source import MdsSource
+from .source import MdsSource, NoDigest
 
-__all__ = ["MdsSource", "is_mds"]
+__all__ = ["MdsSource", "NoDigest", "is_mds"]

@@ -16,11 +16,15 @@ from .encodings import PICKLE
 from .index import Layout, Part, Shard, read_index
 from .shard import LineChunk, MdsChunk, SeparatedChunk
 
-__all__ = ["INDEX", "MdsSource"]
+__all__ = ["INDEX", "MdsSource", "NoDigest"]
 
 INDEX = "index.json"
 _PIECE = 2**23
 """Bytes that are hashed at once."""
+
+
+class NoDigest(DataError):
+    """A shard that cannot be verified: its index has no digest of it, or none that can be computed here."""
 
 
 class MdsSource(Source):
@@ -235,11 +239,11 @@ def _hash_of(uri: str, part: Part) -> tuple[str, Any]:
         if (make := _algorithm(name)) is not None:
             return name, make()
     if not names:
-        raise DataError(
+        raise NoDigest(
             f"{uri}: expected digests to verify it with, the index has none\n"
             "Open the dataset without verify, or write it with hashes=[...]."
         )
-    raise DataError(
+    raise NoDigest(
         f"{uri}: expected a digest that can be computed here, the index has {', '.join(names)}\n"
         "Those of xxhash need a package: pip install xxhash"
     )
