@@ -492,3 +492,29 @@ def test_arguments_of_wrong_types(tmp_path: Path) -> None:
         headrace.optimize(functions.sample, "data", tmp_path / "data", **QUIET)
     with pytest.raises(TypeError, match="fn must be a function of an input, got a NoneType"):
         headrace.optimize(None, [1], tmp_path / "data", **QUIET)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
+    program = tmp_path / "script.py"
+    program.write_text(
+        "import sys, headrace, prepare_functions\n"
+        "headrace.optimize(prepare_functions.sample, range(3), sys.argv[1], num_workers=1, progress=False)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, program, tmp_path / "data"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert 'hint: put what the script does below `if __name__ == "__main__":`' in done.stderr
+
+
+def test_an_interrupt_ends_a_run_which_then_goes_on(tmp_path: Path) -> None:
+    process = started(tmp_path / "run", "litdata", ordered=True, workers=2)
+    log = functions.Logged(tmp_path / "run" / "log", 0)
+    while len(log.calls()) < 20:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) not in (0, -signal.SIGKILL)
+    assert not (tmp_path / "run" / "data" / "index.json").exists()
+    assert started(tmp_path / "run", "litdata", ordered=True, workers=2).wait(60) == 0
+    assert ours(tmp_path / "run" / "data") == wanted(90)
+    assert len(log.calls()) < 90 + 16

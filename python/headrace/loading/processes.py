@@ -23,7 +23,7 @@ from .collate import registered
 from .pool import add_note
 from .wire import FAILED, MADE, Arena, decode
 
-__all__ = ["THREADS_EACH", "ProcessDied", "Processes"]
+__all__ = ["THREADS_EACH", "ProcessDied", "Processes", "check_main"]
 
 THREADS_EACH = 2
 """Threads of the pool for each process."""
@@ -34,6 +34,19 @@ _END_SECONDS = 5.0
 
 class ProcessDied(RuntimeError):
     """A worker process ended in the middle of its work; another one takes its place."""
+
+
+def check_main() -> None:
+    """Refuses to start processes in one that imports its main module.
+
+    Raises:
+        RuntimeError: says what to do.
+    """
+    if worker.preparing:
+        raise RuntimeError(
+            "worker processes import the main module, which starts worker processes again\n"
+            'hint: put what the script does below `if __name__ == "__main__":`'
+        )
 
 
 class Processes:
@@ -102,11 +115,7 @@ class _Link:
     """A process and the connection to it."""
 
     def __init__(self, number: int, work: bytes, seed: int, arenas: list[Arena]) -> None:
-        if worker.preparing:
-            raise RuntimeError(
-                "worker processes import the main module, which starts worker processes again\n"
-                'hint: put what the script does below `if __name__ == "__main__":`'
-            )
+        check_main()
         ours, theirs = socket.socketpair()
         fds = [arena.fd for arena in arenas]
         code = (

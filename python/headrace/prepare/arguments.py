@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, SupportsIndex, cast
 
 from headrace._units import as_int, parse_bytes, show_bytes
+from headrace.loading.processes import check_main
 
 from .feed import is_sequence
 from .spool import Failure
@@ -115,7 +116,9 @@ def check_inputs(fn: Any, inputs: Any, workers: int) -> None:
 
     Raises:
         TypeError: says what to do.
+        RuntimeError: if this is a worker process that imports its main module.
     """
+    check_main()
     if not callable(fn):
         raise TypeError(f"fn must be a function of an input, got a {type(fn).__name__}")
     if isinstance(inputs, str | bytes | os.PathLike) or not (isinstance(inputs, Iterable) or is_sequence(inputs)):
