@@ -657,10 +657,8 @@ def test_opening_two_loaders_does_not_share_a_working_folder(folder: Path, tmp_p
         process.stdin.flush()
     outputs = {finish(process).strip() for process in processes}
     assert outputs == {str(sum(range(2000)))}
-    left = [
-        path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix not in (".arrow", ".json")
-    ]
-    assert left == []
+    files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert [path for path in files if path.suffix not in (".arrow", ".json") and path.parent.name != "locks"] == []
 
 
 @pytest.mark.parametrize(
