@@ -445,3 +445,21 @@ def test_images_of_a_run_are_read_in_every_format(tmp_path: Path) -> None:
             if isinstance(found, bytes):
                 found = Image.open(io.BytesIO(found))
             assert np.asarray(found).reshape(-1).tolist() == [number] * 216
+
+
+def test_samples_of_two_processes_that_differ_in_structure_alone() -> None:
+    from headrace.prepare import writing
+
+    options = writing.Options()
+    schemas: list[str | None] = []
+    for sample in ({"a": [1], "b": 2}, {"a": (1,), "b": 2}, {"b": 2, "a": [1]}, {"a": [1], "b": "x"}):
+        encoder = writing.encoder("litdata", options)
+        encoder.add(sample)
+        schemas.append(encoder.schema)
+    layout = writing.layout("litdata", options)
+    assert layout.unify(schemas[0], schemas[0]) == layout.unify(None, schemas[0]) == schemas[0]
+    for other in schemas[1:3]:
+        with pytest.raises(TypeError, match="containers of the same types, and keys in the same order"):
+            layout.unify(schemas[0], other)
+    with pytest.raises(TypeError, match="key 'b': expected int as in the first sample, found str"):
+        layout.unify(schemas[0], schemas[3])

@@ -72,11 +72,6 @@ class Chunks:
         """That of the dataset, as far as it is known."""
         return self._schema
 
-    @property
-    def samples(self) -> int:
-        """Samples in chunks."""
-        return sum(entry["samples"] for entry in self.entries)
-
     # The engine's side
 
     def keep(self, block: Block) -> StoredBlock:

@@ -97,7 +97,7 @@ class _Server:
         try:
             again = self._do(task)
         finally:
-            self._feed.finish(task, again)
+            self._feed.finish(again)
         cost = (time.perf_counter() - start) / count
         # Of two threads that share a process each waits for the other: that is part of it, and makes tasks smaller.
         self._cost = cost if self._cost is None else self._cost + (cost - self._cost) / 2

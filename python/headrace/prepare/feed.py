@@ -69,8 +69,8 @@ class Feed:
                 # What others are at may come back, if their process ends.
                 self._changed.wait()
 
-    def finish(self, task: Task | None, again: Iterable[Task] = ()) -> None:
-        """Says that a task is done, or what of it is to be done again."""
+    def finish(self, again: Iterable[Task]) -> None:
+        """Says that a task is over, and what of it is to be done again."""
         with self._changed:
             self._again.extend(again)
             self._running -= 1

@@ -91,8 +91,6 @@ class Existing:
     """Its chunks."""
     schema: str | None
     """That of its samples."""
-    index: bytes | None = None
-    """The file that lists its chunks, as it is."""
 
 
 class Encoder(ABC):

@@ -172,7 +172,7 @@ class LitDataLayout(RowLayout):
         ]
         formats = config.get("data_format")
         schema = json.dumps([config["data_spec"], formats]) if formats else None
-        return Existing(entries, schema, index)
+        return Existing(entries, schema)
 
     def weights(self, sizes: npt.NDArray[np.int64], schema: str | None) -> npt.NDArray[np.int64]:
         """See `Layout.weights`."""
@@ -182,7 +182,9 @@ class LitDataLayout(RowLayout):
         """See `Layout.unify`."""
         one, two = (_texts(schema) for schema in (known, found))
         names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
-        name = names[0] if names else ""
+        if not names:
+            raise TypeError("expected containers of the same types, and keys in the same order, as in the first sample")
+        name = names[0]
         error = TypeError(
             f"expected {one.get(name, 'no such key')} as in the first sample, found {two.get(name, 'no such key')}"
         )

@@ -151,7 +151,7 @@ class MdsLayout(RowLayout):
         schema = None
         if shards:
             schema = json.dumps(dict(zip(shards[-1]["column_names"], shards[-1]["column_encodings"], strict=True)))
-        return Existing(entries, schema, index)
+        return Existing(entries, schema)
 
     def bring_together(self, known: str, found: str) -> str:
         """See `Layout.unify`."""

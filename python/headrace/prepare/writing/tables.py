@@ -153,7 +153,7 @@ class TableLayout(Layout):
             if (found["version"], found["format"]) != (_VERSION, self.format):
                 raise ValueError(f"version {found['version']} of {found['format']}")
             entries: list[Entry] = [dict(entry) for entry in found["files"]]
-            return Existing(entries, found["schema"], index)
+            return Existing(entries, found["schema"])
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{where}: expected the list of {self.format} files of a dataset: {error}") from None
 
