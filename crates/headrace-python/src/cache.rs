@@ -15,7 +15,9 @@ impl DiskCache {
     /// A cache below `folder`, of at most `limit` bytes.
     #[new]
     fn new(py: Python<'_>, folder: PathBuf, limit: u64) -> Self {
-        Self(py.detach(|| Arc::new(Folder::new(&folder, limit))))
+        let folder = py.detach(|| Arc::new(Folder::new(&folder, limit)));
+        folder.tidy();
+        Self(folder)
     }
 
     /// What went otherwise than planned since the last call, and hinders nothing.

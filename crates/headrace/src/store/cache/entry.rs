@@ -21,10 +21,13 @@ pub(super) const HEADER: u64 = 40;
 pub(super) struct Key(u128);
 
 impl Key {
-    /// The key of a range; `None` if nothing tells this content of the object from another.
+    /// The key of a range; `None` if nothing tells this content of the object from another. A time in whole seconds, as
+    /// web servers tell it, does not: what is replaced within a second would be taken for what was there before.
     pub(super) fn new(store: &dyn Store, object: &Object, range: &Range<u64>) -> Option<Self> {
-        if object.version == Version::Unknown {
-            return None;
+        match object.version {
+            Version::ETag(_) => {}
+            Version::Modified(_) if !store.is_remote() => {}
+            Version::Modified(_) | Version::Unknown => return None,
         }
         let (version, size) = (object.version.token(), object.size);
         let (endpoint, uri) = (store.endpoint().unwrap_or_default(), store.uri(&object.path));

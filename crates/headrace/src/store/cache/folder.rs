@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use super::entry::{self, HEADER, Key};
@@ -193,6 +193,18 @@ impl Folder {
         let path = self.path(key);
         self.note(format!("{}: a damaged cache entry was fetched anew: {error}", path.display()));
         drop(fs::remove_file(path));
+    }
+
+    /// Removes in a thread of its own what is too much for the limit, which may have been another one before.
+    pub fn tidy(self: &Arc<Self>) {
+        let cache = Arc::clone(self);
+        let work = move || {
+            if let Ok(_looking) = cache.looking.try_lock() {
+                cache.evict();
+            }
+        };
+        // Without a thread it is done when something is added.
+        drop(std::thread::Builder::new().name("headrace-cache".to_owned()).spawn(work));
     }
 
     /// Removes what was not used for the longest time, if there is too much.

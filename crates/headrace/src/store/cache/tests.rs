@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::entry::Key;
 use super::folder::Asked;
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::store::local::LocalStore;
 use crate::store::{Fetch, Object, Pending, Store, Traffic, Version};
 
-/// A local folder that takes its time, and counts the reads that were begun.
+/// A mount that takes its time, and counts the reads that were begun.
 #[derive(Debug)]
 struct Slow {
     store: LocalStore,
@@ -60,6 +60,10 @@ impl Store for Slow {
     }
 
     fn is_remote(&self) -> bool {
+        false
+    }
+
+    fn is_slow(&self) -> bool {
         true
     }
 
@@ -151,6 +155,23 @@ fn data_that_was_replaced_is_never_served() {
     place.object = place.store.head("x", &Cancel::new()).expect("head");
     place.check(&store, 0..LEN);
     assert_eq!(place.begun(), 2);
+}
+
+#[test]
+fn a_limit_that_was_lowered_is_kept_to() {
+    let place = Place::new(Duration::ZERO);
+    let (store, _) = place.cached(1 << 30);
+    for begin in 0..20 {
+        place.check(&store, begin * 1000..begin * 1000 + 10_000);
+    }
+    let (_, folder) = place.cached(100_000);
+    folder.tidy();
+    let end = Instant::now() + Duration::from_secs(30);
+    while usage(place.cache.path()).bytes > 100_000 {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(usage(place.cache.path()).entries > 5);
 }
 
 #[test]

@@ -183,6 +183,15 @@ impl Provider for Gcs {
         let mut connection = Vec::new();
         for (key, value) in &settings {
             match key {
+                Key::ServiceAccount | Key::ApplicationCredentials if value.trim_start().starts_with('{') => {
+                    // As a path it would be shown, secrets and all.
+                    return Err(Error::Argument(format!(
+                        "{}: {:?} must be the path of a file, got what such a file holds\nhint: service_account_key \
+                         takes the text",
+                        self.root,
+                        key.as_ref()
+                    )));
+                }
                 Key::Client(key) => connection.push((*key, value.as_str())),
                 Key::BaseUrl => builder = builder.with_base_url(value.trim_end_matches('/')),
                 key => builder = builder.with_config(*key, value),

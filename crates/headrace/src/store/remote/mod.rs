@@ -47,7 +47,7 @@ use self::observe::{Notes, addressable};
 use self::runtime::Task;
 use self::shared::{Piece, Shared};
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreFault};
 use crate::store::{Fetch, Object, Pending, Store, Traffic};
 
 /// Longest body asked for with one request. Scope: a request. Unit: bytes. Evidence: at the 16 KiB/s that still
@@ -167,6 +167,7 @@ impl Store for RemoteStore {
             let seen = notes.clone();
             let ask = self.shared.ask(&whole, notes.clone());
             let (token, place) = (next.take(), uri.clone());
+            let before = token.clone();
             let page = Task::spawn(async move {
                 shared
                     .retry(place, "list", 0, salt, notes, |client| {
@@ -187,6 +188,11 @@ impl Store for RemoteStore {
                 found(Object { path: path.to_owned(), size: entry.size, version: entry.version });
             }
             match page.next {
+                Some(token) if before.as_ref() == Some(&token) => {
+                    let detail = "the server says that its listing goes on where this part of it began".to_owned();
+                    let operation = "list".to_owned();
+                    return Err(Error::Store { uri, operation, fault: StoreFault::Other, attempts: 1, detail });
+                }
                 Some(token) => next = Some(token),
                 None => return Ok(()),
             }

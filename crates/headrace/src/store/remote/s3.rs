@@ -232,6 +232,10 @@ impl Provider for S3 {
         let mut builder = AmazonS3Builder::new().with_bucket_name(&self.bucket);
         let mut connection = Vec::new();
         for (key, value) in &settings {
+            if value.chars().any(char::is_control) {
+                // Whatever of it went into a header would be refused there.
+                return Err(Error::Argument(format!("{}: {:?} has a control character", self.root, key.as_ref())));
+            }
             match key {
                 Key::Client(key) => connection.push((*key, value.as_str())),
                 key => builder = builder.with_config(*key, value),
@@ -298,6 +302,13 @@ mod tests {
     fn an_endpoint_is_a_url() {
         let store = parse(&[("endpoint_url", "localhost:9000")]).expect("options");
         assert!(connected(&store, &Sources::default()).is_err_and(|e| e.to_string().contains("http://")));
+    }
+
+    #[test]
+    fn a_control_character_is_refused() {
+        let store = parse(&[("key", "AKIA"), ("secret", "x"), ("token", "x\r\nX: y")]).expect("options");
+        let error = store.connect(&Sources::default()).err().expect("refused").to_string();
+        assert!(error.contains("control character") && !error.contains("X: y"), "{error}");
     }
 
     #[test]
