@@ -236,7 +236,7 @@ def test_what_passes_is_tried_again(corpus: Path) -> None:
 def test_what_stays_broken_is_one_error_in_time(
     corpus: Path, fault: Exception | float, wanted: type[Exception], told: str
 ) -> None:
-    options = {"timeout": "0.2", "retry_timeout": "3", "max_retries": "2", "token": SECRET}
+    options = {"timeout": "0.2", "retry_timeout": "3", "max_retries": "2", "inner": json.dumps({"login": [SECRET]})}
     data = hr.open(f"fickle://{corpus}/lines", storage_options=options)
     Fickle.faults = [fault] * 10 if isinstance(fault, Exception) else [1.0] * 10
     begun = time.monotonic()

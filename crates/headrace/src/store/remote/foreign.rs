@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
+use serde_json::Value;
 
 use crate::error::{Result, StoreFault};
 use crate::store::remote::backend::{Answer, Ask, Asked, Backend, Entry, Fault, Page};
@@ -112,11 +113,26 @@ impl Foreign {
             Opened::Unknown(hint) => Err(hint),
             Opened::Place(mut place) => {
                 let key = std::mem::take(&mut place.key);
-                let values = rest.values().map(String::as_str).filter(|value| !url.contains(value));
-                let secrets = Secrets::new(values);
+                let mut texts = Vec::new();
+                for value in rest.values() {
+                    texts.push(value.clone());
+                    texts_in(&serde_json::from_str(value).unwrap_or_default(), &mut texts);
+                }
+                texts.retain(|text| !url.contains(text) && !matches!(text.as_str(), "true" | "false"));
+                let secrets = Secrets::new(texts.iter().map(String::as_str));
                 Ok((Self { place, policy, secrets }, key))
             }
         })
+    }
+}
+
+/// All texts in a value that an option holds in JSON's notation.
+fn texts_in(value: &Value, texts: &mut Vec<String>) {
+    match value {
+        Value::String(text) => texts.push(text.clone()),
+        Value::Array(values) => values.iter().for_each(|value| texts_in(value, texts)),
+        Value::Object(values) => values.values().for_each(|value| texts_in(value, texts)),
+        _ => {}
     }
 }
 
