@@ -99,7 +99,7 @@ def test_a_root_lists_nothing(tmp_path: Path) -> None:
             root.head(path)
         with pytest.raises(ValueError, match="expected a path below"):
             root.read(path, 3, "", 0, 1)
-    with pytest.raises(ValueError, match="expected a folder, found the file"):
+    with pytest.raises(ValueError, match="expected a folder, found a file"):
         _core.Listing.root(str(tmp_path / "x"), storage_options={})
     with pytest.raises(hr.errors.MissingError, match="gone"):
         _core.Listing.root(str(tmp_path / "gone"), storage_options={})

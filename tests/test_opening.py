@@ -303,7 +303,7 @@ def test_a_file_is_given_once(tmp_path: Path) -> None:
         (5, TypeError, "5|int"),
         ([None], TypeError, "None"),
         (b"data", (TypeError, ValueError), "text|bytes"),
-        ("gs://bucket/x", ValueError, "gs"),
+        ("nobody://bucket/x", ValueError, 'unknown scheme "nobody"'),
         ("file://elsewhere/x", ValueError, "elsewhere"),
         ("a\0b", ValueError, "NUL"),
     ],
