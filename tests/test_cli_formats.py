@@ -18,6 +18,7 @@ import litdata_files
 import mds_files
 from headrace.cli import app
 from headrace.cli.head import _plain, _shown  # pyright: ignore[reportPrivateUsage]
+from headrace.formats.jsonl import JsonlSource
 from headrace.opening import Format
 from tar_files import archive
 
@@ -189,6 +190,37 @@ def test_verify_of_what_cannot_be_opened(folder: Path) -> None:
     assert str(path) in fault["message"]
     assert run("verify", folder, code=1).stdout.endswith("\n0 chunks, 0 samples: 1 fault\n")
     assert "none" in run("verify", folder / "none", code=2).stderr
+
+
+@pytest.mark.parametrize("kind", ["litdata", "mds"])
+@pytest.mark.parametrize("damage", [b"", b"[]", b"{", b"\xff"])
+def test_verify_of_a_damaged_index(kind: str, damage: bytes, folder: Path) -> None:
+    WRITE[kind](folder)
+    index = folder / "index.json"
+    index.write_bytes(index.read_bytes()[:20] if damage == b"{" else damage)
+    for arguments, format in (([], None), (["--format", kind], kind)):
+        found = report("verify", folder, *arguments, code=1)
+        assert (found["format"], found["chunks"], found["samples"]) == (format, 0, 0)
+        (fault,) = found["faults"]
+        assert (fault["file"], fault["chunk"], fault["row"]) == (None, None, None)
+        assert str(index) in fault["message"]
+    text = run("verify", folder, code=1).stdout
+    assert text.startswith(f"{index}: expected ")
+    assert text.endswith("\n0 chunks, 0 samples: 1 fault\n")
+
+
+@pytest.mark.parametrize("command", ["verify", "head"])
+@pytest.mark.parametrize("text", ["", "Unable to allocate 1.00 EiB"])
+def test_memory_that_does_not_suffice_is_one_message(
+    command: str, text: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object) -> None:
+        raise MemoryError(*filter(None, [text]))
+
+    _jsonl(folder)
+    monkeypatch.setattr(JsonlSource, "load", load)
+    wanted = f"headrace {command}: not enough memory" + (f": {text}" if text else "")
+    assert run(command, folder, code=2).stderr == f"{wanted}\n"
 
 
 def test_several_datasets(tmp_path: Path) -> None:

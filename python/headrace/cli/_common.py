@@ -56,7 +56,9 @@ class Packing:
 
 
 def clean(name: str, command: Callable[..., int], *arguments: Any, **options: Any) -> None:
-    """Runs a command and exits with its code; what is wrong with arguments or data is one message and exit code 2.
+    """Runs a command and exits with its code; what is wrong is one message and exit code 2.
+
+    That is arguments or data that cannot be used, and memory that does not suffice.
 
     Raises:
         typer.Exit: unless the code is 0.
@@ -65,6 +67,10 @@ def clean(name: str, command: Callable[..., int], *arguments: Any, **options: An
         code = command(*arguments, **options)
     except (headrace.HeadraceError, ValueError, ImportError) as error:
         print(f"headrace {name}: {error}", file=sys.stderr)
+        code = 2
+    except MemoryError as error:
+        # Python's own says nothing, NumPy's says how much was asked for.
+        print(f"headrace {name}: not enough memory{f': {error}' if str(error) else ''}", file=sys.stderr)
         code = 2
     if code:
         raise typer.Exit(code)

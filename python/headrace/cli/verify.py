@@ -3,6 +3,7 @@
 import sys
 from typing import Any
 
+import headrace
 from headrace import _core
 from headrace._files import Store
 from headrace._progress import index_progress
@@ -18,7 +19,10 @@ def run(
 ) -> int:
     """Reads everything; 1 if anything is wrong."""
     options = storage_options(storage_option)
-    kind = format or _format_of(urls, options)
+    try:
+        kind = format or _format_of(urls, options)
+    except headrace.DataError as error:
+        return verify_samples.tell_unopened(error, as_json=as_json)
     if kind != "parquet":
         if column is not None:
             raise ValueError(f"--column is a token column of Parquet files, {urls[0]} is {kind}")

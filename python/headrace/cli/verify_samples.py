@@ -12,7 +12,7 @@ from headrace.cli._common import open_samples, plural, print_json, printable
 from headrace.formats.mds import NoDigest
 from headrace.samples.source import Chunk, Source
 
-__all__ = ["SEVERAL", "run"]
+__all__ = ["SEVERAL", "run", "tell_unopened"]
 
 SEVERAL = "several datasets"
 """In place of a format: folders that say themselves what they hold."""
@@ -23,13 +23,28 @@ _AT_ONCE = 256
 
 def run(urls: list[str], format: str, storage_option: list[str] | None, *, as_json: bool) -> int:
     """Reads all samples; 1 if any is damaged."""
-    report: dict[str, Any] = {"format": format, "chunks": 0, "samples": 0, "faults": []}
+    report = _report(format)
     try:
         dataset = _opened(urls, format, storage_option, report["faults"])
     except headrace.DataError as error:
         report["faults"].append(_whole(error))
     else:
         _verify(dataset, report)
+    return _tell(report, as_json=as_json)
+
+
+def tell_unopened(error: headrace.DataError, *, as_json: bool) -> int:
+    """Of a dataset whose format cannot be found out: one fault, and 1."""
+    report = _report(None)
+    report["faults"].append(_whole(error))
+    return _tell(report, as_json=as_json)
+
+
+def _report(format: str | None) -> dict[str, Any]:
+    return {"format": format, "chunks": 0, "samples": 0, "faults": []}
+
+
+def _tell(report: dict[str, Any], *, as_json: bool) -> int:
     faults = report["faults"]
     if as_json:
         print_json(report)
