@@ -4,6 +4,7 @@ import gc
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -451,6 +452,45 @@ def test_a_state_of_another_run_is_refused() -> None:
     fresh.load_state_dict(state)
     assert _batches(fresh) == _batches(_loaded(hr.DataLoader(Numbers(10), 2, shuffle=True, seed=3), state))
     assert fresh.state_dict()["seed"] == 3
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"row": 11}, "expected 'row' in 0..10, the dataset's length, found 11"),
+        ({"row": 4.0}, "expected 'row' to be int, found 4.0"),
+        ({"row": 2}, "its 'row' is 2 in epoch 0: expected 'position' to be the same, found 4"),
+        ({"position": 0}, "its 'row' is 4 in epoch 0: expected 'position' to be the same, found 0"),
+        ({"position": 3, "epoch": 1}, "its 'row' is 4 in epoch 1: expected 'position' to be as many or more, found 3"),
+        ({"epoch_step": 3}, "its 'epoch_step' is 3 in epoch 0: expected 'step' to be the same, found 2"),
+        ({"batch": "x"}, "expected 'batch' to be int, found 'x'"),
+        ({"batch": 0}, "expected 'batch' to be 1 or more, found 0"),
+        ({"size": "x"}, "expected 'size' to be int or NoneType, found 'x'"),
+        ({"size": -1}, "expected 'size' to be 0 or more, found -1"),
+        ({"shuffle": 1}, "expected 'shuffle' to be bool, found 1"),
+        ({"keys": 3}, "expected 'keys' to be str, found 3"),
+        ({"epoch": 10**30}, f"expected 'epoch' in 0..2**64, found {10**30}"),
+        ({"position": 2**64}, f"expected 'position' in 0..2**64, found {2**64}"),
+    ],
+)
+def test_a_state_that_was_changed_is_refused(change: dict[str, Any], message: str) -> None:
+    loader = hr.DataLoader(Numbers(10), 2, shuffle=True)
+    list(itertools.islice(loader, 2))
+    state = loader.state_dict()
+    with pytest.raises(hr.StateMismatch, match=f"^state: {re.escape(message)}$"):
+        loader.load_state_dict(state | change)
+    assert loader.state_dict() == state
+    with pytest.raises(hr.StateMismatch, match=re.escape(message)):
+        hr.State.to_bytes(state | change)
+
+
+def test_an_iterable_that_cannot_take_a_state_over_says_so() -> None:
+    first = hr.DataLoader(ResumableStream(10), 2)
+    list(itertools.islice(first, 2))
+    other = hr.DataLoader(Stream(10), 2)
+    other.load_state_dict(first.state_dict())
+    with pytest.raises(hr.StateMismatch, match="Stream has no load_state_dict, the state is of a run with one"):
+        next(iter(other))
 
 
 def _loaded(loader: hr.DataLoader, state: dict[str, Any]) -> hr.DataLoader:

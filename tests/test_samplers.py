@@ -121,6 +121,76 @@ def test_a_sampler_that_gives_fewer_keys_is_refused_only_where_some_are_left() -
     assert _rest(hr.DataLoader(Numbers(20), 4, sampler=[*range(12), 5]), state) == [[5]]
 
 
+@pytest.mark.parametrize("keys", [[], [39, 38, 37], list(range(11))])
+def test_a_sampler_that_ends_before_the_saved_place_is_refused(keys: list[int]) -> None:
+    state = _taken(hr.DataLoader(Numbers(40), 4, sampler=list(range(40))), 3)
+    # A state of an earlier build has no checksum, but a count.
+    for saved in (state, state | {"drawn": None}):
+        other = hr.DataLoader(Numbers(40), 4, sampler=keys)
+        other.load_state_dict(saved)
+        for _ in range(2):
+            with pytest.raises(
+                hr.StateMismatch, match=f"sampler list: it gave 12 keys before .* and has {len(keys)} now\nhint: "
+            ):
+                iter(other)
+            assert other.state_dict() == saved
+    ended = hr.DataLoader(Numbers(40), 4, sampler=list(range(12)))
+    assert _flat(_rest(ended, state)) == list(range(12))
+    assert ended.epoch == 2
+
+
+def test_batches_that_end_before_the_saved_place_are_refused() -> None:
+    def loader(size: int, batch: int) -> hr.DataLoader:
+        return hr.DataLoader(Numbers(40), batch_sampler=[list(range(at, at + batch)) for at in range(0, size, batch)])
+
+    state = _taken(loader(40, 4), 3)
+    # Fewer batches, batches of fewer keys, and none.
+    for size, batch, found in ((8, 4, 8), (9, 3, 9), (0, 4, 0)):
+        with pytest.raises(hr.StateMismatch, match=f"batch_sampler list: it gave 12 keys .* has {found} now"):
+            _rest(loader(size, batch), state)
+    # Its three batches hold keys that were not given.
+    with pytest.raises(hr.StateMismatch, match="batch_sampler list: its first 12 keys are not those"):
+        _rest(loader(24, 8), state)
+    for batch in (4, 6):
+        assert _flat(_rest(loader(12, batch), state)) == list(range(12))
+
+
+def test_a_sharded_sampler_may_end_by_other_ranks_but_not_sooner() -> None:
+    def loader(size: int, rank: int, ranks: int) -> hr.DataLoader:
+        numbers: Any = Numbers(10)
+        keys: Any = range(size)
+        sampler: Any = DistributedSampler(keys, num_replicas=ranks, rank=rank, shuffle=False)
+        return hr.DataLoader(numbers, 2, sampler=sampler, rank=rank, world_size=ranks)
+
+    iterator = iter(last := loader(10, 0, 3))
+    state = [last.state_dict() for _ in zip(range(2), iterator, strict=False)][-1]
+    # The sampler fills up the ranks' parts: it was read to its end.
+    assert state["row"] == 12
+    for ranks in (1, 2, 3):
+        assert _rest(loader(10, 0, ranks), state) == [batch.tolist() for batch in loader(10, 0, ranks)]
+    with pytest.raises(hr.StateMismatch, match=r"sampler DistributedSampler: it gave 5 keys .* and has 3 now"):
+        _rest(loader(6, 0, 2), state)
+
+
+def test_a_state_of_a_sampler_with_a_state_needs_one_too() -> None:
+    def loader(sampler: Any) -> hr.DataLoader:
+        return hr.DataLoader(Numbers(20), 4, sampler=sampler)
+
+    for own, other, message in (
+        (ResumableSampler(20), list(range(20)), "sampler list has no load_state_dict, the state is of a run with one"),
+        (list(range(20)), ResumableSampler(20), "sampler ResumableSampler has a state_dict, the state is of a run "),
+    ):
+        state = _taken(loader(own), 2)
+        again = loader(other)
+        again.load_state_dict(state)
+        for _ in range(2):
+            with pytest.raises(hr.StateMismatch, match=message):
+                iter(again)
+            assert again.state_dict() == state
+    # Where an epoch begins there is nothing to take over.
+    assert sorted(_flat(_rest(loader(list(range(20))), _taken(loader(ResumableSampler(20)), 0)))) == list(range(20))
+
+
 @given(st.data())
 def test_keys_are_compared_whatever_the_ranks_and_batches(data: st.DataObject) -> None:
     size, seed = 60, data.draw(st.integers(0, 3))

@@ -8,6 +8,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType
 from typing import Any, Final, cast
 
 from . import _core
@@ -49,7 +50,21 @@ _COUNTED: Final[_Keys] = {
 _KINDS: Final[Mapping[str, _Keys]] = {
     "counted": _COUNTED,
     "samples": _COUNTED,
-    "map": {"schema": int, "order": int, "kind": str, "seed": int, "step": int},
+    "map": {
+        "schema": int,
+        "order": int,
+        "kind": str,
+        "seed": int,
+        "shuffle": bool,
+        "keys": str,
+        "size": (int, NoneType),
+        "batch": int,
+        "step": int,
+        "position": int,
+        "epoch": int,
+        "row": int,
+        "epoch_step": int,
+    },
 }
 """What a state of each kind holds: packed tokens, samples, and objects of the user's, which may hold more."""
 
@@ -160,14 +175,17 @@ def check_state(state: Mapping[str, Any], kind: str | None = None) -> dict[str, 
             raise StateMismatch(f"state: key {key!r} is missing")
         value = state[key]
         if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-            raise StateMismatch(f"state: expected {key!r} to be {wanted.__name__}, found {value!r}")  # type: ignore[union-attr]
+            names = " or ".join(kind.__name__ for kind in (wanted if isinstance(wanted, tuple) else (wanted,)))
+            raise StateMismatch(f"state: expected {key!r} to be {names}, found {value!r}")
     if state["order"] != ORDER:
         raise StateMismatch(f"state: this build gives order version {ORDER}, the state is of version {state['order']}")
-    for key in ("seed", "step", "position"):
+    for key in ("seed", "step", "position", "epoch", "row", "epoch_step"):
         if key in keys and not 0 <= state[key] < 2**64:
             raise StateMismatch(f"state: expected {key!r} in 0..2**64, found {state[key]}")
     if keys is _COUNTED:
         _check_run(state)
+    else:
+        _check_epoch(state)
     if found == "counted":
         steps = steps_of(state["history"])
         if steps.row_of(state["step"]) != state["position"]:
@@ -192,6 +210,27 @@ def _check_run(state: Mapping[str, Any]) -> None:
         if not before < start < stop < 2**63:
             raise StateMismatch(f"state: expected 'skipped' to hold ranges in order, found {state['skipped'][:8]}")
         before = stop
+
+
+def _check_epoch(state: Mapping[str, Any]) -> None:
+    """Of a loader over an object of the user's: its place in an epoch, against that in the run."""
+    for key, least in (("size", 0), ("batch", 1)):
+        if state[key] is not None and state[key] < least:
+            raise StateMismatch(f"state: expected {key!r} to be {least} or more, found {state[key]}")
+    if state["keys"] == "order" and state["size"] is not None and state["row"] > state["size"]:
+        raise StateMismatch(f"state: expected 'row' in 0..{state['size']}, the dataset's length, found {state['row']}")
+    for key, inside in (("position", "row"), ("step", "epoch_step")):
+        # Later epochs come after others, of which any part was given.
+        if state[key] < state[inside] or (state["epoch"] == 0 and state[key] != state[inside]):
+            wanted = "the same" if state["epoch"] == 0 else "as many or more"
+            raise StateMismatch(
+                f"state: its {inside!r} is {state[inside]} in epoch {state['epoch']}: expected {key!r} to be {wanted}, "
+                f"found {state[key]}"
+            )
+    # States of earlier builds have none.
+    drawn = state.get("drawn")
+    if drawn is not None and (type(drawn) is not int or not 0 <= drawn < 2**32):
+        raise StateMismatch(f"state: expected 'drawn' to be a checksum of 32 bits, found {drawn!r}")
 
 
 def steps_of(history: Sequence[Sequence[int]]) -> _core.Steps:

@@ -25,6 +25,7 @@ __all__ = [
     "Sharing",
     "Task",
     "is_sharded",
+    "load_inner",
     "wants_integers",
 ]
 
@@ -137,6 +138,7 @@ class _Drawn:
         name: of it, for messages.
         place: where to begin.
         passed: keys, or lists of them, that it gave before.
+        given: the keys among them.
         lists: whether it gives lists of keys.
 
     Attributes:
@@ -144,10 +146,12 @@ class _Drawn:
             or gives one rank's keys alone: a state is the same for all ranks.
 
     Raises:
-        StateMismatch: if the sampler gives other keys than before.
+        StateMismatch: if the sampler gives other keys than before, or fewer, or only one of the two says its state.
     """
 
-    def __init__(self, sampler: Iterable[Any], name: str, place: Place, passed: int, *, lists: bool) -> None:
+    def __init__(
+        self, sampler: Iterable[Any], name: str, place: Place, passed: int, given: int, *, lists: bool
+    ) -> None:
         self._name = name
         if place.inner is not None and hasattr(sampler, "load_state_dict"):
             cast("Any", sampler).load_state_dict(place.inner)
@@ -155,30 +159,56 @@ class _Drawn:
         self._stateful: Any = next(filter(_has_state, (sampler, self._iterator)), None)
         sharded = is_sharded(sampler)
         drawn: int | None = None
-        if place.inner is None:
-            drawn = self._pass_over(passed, lists=lists)
-            # Where none is left there is none to go wrong.
-            if not sharded and place.drawn not in (None, drawn) and self.draw([], 1):
-                raise StateMismatch(
-                    f"{name}: its first {place.row} keys are not those that it gave before the state was saved\nhint: "
-                    "give it a seed for each epoch, or a state_dict and load_state_dict, or use shuffle=True and seed"
-                )
-        elif not hasattr(sampler, "load_state_dict"):
-            self._iterator.load_state_dict(place.inner)
+        if place.inner is not None:
+            if not hasattr(sampler, "load_state_dict"):
+                load_inner(self._iterator, name, place.inner)
+        elif place.drawn is not None and self._stateful is not None:
+            raise StateMismatch(
+                f"{name} has a state_dict, the state is of a run with a sampler that has none\n"
+                "hint: give the sampler that the run had; a state from an epoch's beginning takes any"
+            )
+        else:
+            drawn = self._compare(place, passed, given, lists=lists, sharded=sharded)
         self.place = place._replace(drawn=None if sharded or self._stateful is not None else drawn)
 
-    def _pass_over(self, left: int, *, lists: bool) -> int:
-        """The checksum of keys that were given before; samples are not read."""
-        drawn = 0
+    def _compare(self, place: Place, passed: int, given: int, *, lists: bool, sharded: bool) -> int:
+        """Passes over what was given before, and refuses other keys; its checksum."""
+        found, drawn, ended = self._pass_over(passed, lists=lists)
+        if sharded:
+            # It may pad what it gives, or share out lists of its own, by the number of ranks: it can only be short.
+            other, short = False, ended and found < given
+        elif found == given and place.drawn in (None, drawn):
+            other = short = False
+        else:
+            ended = ended or not self.draw([], 1)
+            # Where all was given and none is left there is none to go wrong.
+            other, short = found > given or not ended, found < given and ended
+        if other:
+            raise StateMismatch(
+                f"{self._name}: its first {given} keys are not those that it gave before the state was saved\nhint: "
+                "give it a seed for each epoch, or a state_dict and load_state_dict, or use shuffle=True and seed"
+            )
+        if short:
+            raise StateMismatch(
+                f"{self._name}: it gave {given} keys before the state was saved, and has {found} now\n"
+                "hint: give it the keys that it had, those that were given included"
+            )
+        return drawn
+
+    def _pass_over(self, left: int, *, lists: bool) -> tuple[int, int, bool]:
+        """Keys that were given before, their checksum, and whether it ended before; samples are not read."""
+        found = drawn = 0
         while left:
             some: list[Any] = []
             # Lists of keys may draw from what the next ones draw from.
             self.draw(some, 1 if lists else min(left, _AT_ONCE))
             if not some:
-                break
-            drawn = _list_checksum(list(some[0]), drawn) if lists else checksum(some, drawn)
+                return found, drawn, True
             left -= len(some)
-        return drawn
+            keys = list(some[0]) if lists else some
+            found += len(keys)
+            drawn = _list_checksum(keys, drawn) if lists else checksum(keys, drawn)
+        return found, drawn, False
 
     def state(self) -> Any:
         """What the sampler says of itself after what was drawn; None if it says nothing."""
@@ -201,16 +231,17 @@ class SamplerStream(Iterator[Task]):
         sampler: what gives keys.
         sharing: how they are shared out; of a sampler that is sharded already, as if there were one rank.
         place: where to begin.
-        passed: keys of this sampler that were given before.
+        given: keys of this sampler that were given before, without those that only fill up the ranks' parts.
         integers: whether keys must be integers.
         rows: rows of all ranks that one key stands for: 1, or R for a sampler that is sharded.
     """
 
     def __init__(
-        self, sampler: Iterable[Any], sharing: Sharing, place: Place, passed: int, integers: bool, rows: int
+        self, sampler: Iterable[Any], sharing: Sharing, place: Place, given: int, integers: bool, rows: int
     ) -> None:
         self._name = f"sampler {type(sampler).__name__}"
-        self._drawn = _Drawn(sampler, self._name, place, passed, lists=False)
+        passed = place.row // rows
+        self._drawn = _Drawn(sampler, self._name, place, passed, given, lists=False)
         self._sharing = sharing
         self._place = self._drawn.place
         self._passed = passed
@@ -253,10 +284,10 @@ class BatchSamplerStream(Iterator[Task]):
     """Lists of keys, each a step."""
 
     def __init__(
-        self, sampler: Iterable[Any], sharing: Sharing, place: Place, passed: int, integers: bool, rows: int
+        self, sampler: Iterable[Any], sharing: Sharing, place: Place, given: int, integers: bool, rows: int
     ) -> None:
         self._name = f"batch_sampler {type(sampler).__name__}"
-        self._drawn = _Drawn(sampler, self._name, place, passed, lists=True)
+        self._drawn = _Drawn(sampler, self._name, place, place.step, given, lists=True)
         self._sharing = sharing
         self._place = self._drawn.place
         self._integers = integers
@@ -297,6 +328,20 @@ def is_sharded(sampler: Any) -> bool:
             return True
         sampler = getattr(sampler, "sampler", None)
     return False
+
+
+def load_inner(iterator: Any, name: str, inner: Any) -> None:
+    """Gives what was said before to an iterator, of something that does not take it itself.
+
+    Raises:
+        StateMismatch: if it does not take it either.
+    """
+    if not hasattr(iterator, "load_state_dict"):
+        raise StateMismatch(
+            f"{name} has no load_state_dict, the state is of a run with one that has a state_dict\n"
+            "hint: give the one that the run had; a state from an epoch's beginning takes any"
+        )
+    iterator.load_state_dict(inner)
 
 
 def _list_checksum(keys: list[Any], before: int) -> int:

@@ -17,6 +17,7 @@ from .samplers import (
     Sharing,
     Task,
     is_sharded,
+    load_inner,
     wants_integers,
 )
 
@@ -82,10 +83,12 @@ class MapSource(Source):
         integers = wants_integers(self.dataset)
         if self.batch_sampler is not None:
             own, rows = self._of(self.batch_sampler, sharing)
-            return BatchSamplerStream(self.batch_sampler, own, place, place.step, integers, rows)
+            given = self._given(self.batch_sampler, place, rows)
+            return BatchSamplerStream(self.batch_sampler, own, place, given, integers, rows)
         if self.sampler is not None:
             own, rows = self._of(self.sampler, sharing)
-            return SamplerStream(self.sampler, own, place, place.row // rows, integers, rows)
+            given = self._given(self.sampler, place, rows)
+            return SamplerStream(self.sampler, own, place, given, integers, rows)
         size = length_of(self.dataset, "dataset")
         # What cannot be shared out is refused before the first step.
         sharing.steps(max(0, size - place.row))
@@ -96,6 +99,11 @@ class MapSource(Source):
         if not is_sharded(sampler):
             return sharing, 1
         return replace(sharing, batch=sharing.batch // sharing.ranks, rank=0, ranks=1), sharing.ranks
+
+    def _given(self, sampler: Any, place: Place, rows: int) -> int:
+        """Keys that a sampler gave before; of one that is sharded without those that fill up the ranks' parts."""
+        size = self.size() if is_sharded(sampler) else None
+        return (place.row if size is None else min(place.row, size)) // rows
 
 
 class IterableSource(Source):
@@ -187,7 +195,7 @@ class Reader:
             return iter(dataset)
         iterator = iter(dataset)
         if inner is not None:
-            iterator.load_state_dict(inner)  # type: ignore[attr-defined]
+            load_inner(iterator, type(dataset).__name__, inner)
         else:
             for _ in range(self._place.row // self._sharing.ranks):
                 next(iterator, None)
