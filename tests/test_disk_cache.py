@@ -271,3 +271,15 @@ def test_local_files_are_not_copied(tmp_path: Path) -> None:
     rows = tokens_of(hr.open(f"local:{tmp_path / 'data'}", cache_dir=tmp_path / "cache", cache_size=LIMIT).pack(100))[0]
     assert entries(tmp_path / "cache") != []
     assert rows == tokens_of(hr.open(tmp_path / "data").pack(100))[0]
+
+
+def test_processes_use_the_cache_of_a_slow_mount(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    lines = "\n".join(json.dumps({"id": line, "text": "x" * 100}) for line in range(200))
+    (tmp_path / "data/0.jsonl").write_text(lines)
+    data = hr.open(f"local:{tmp_path / 'data'}", cache_dir=tmp_path / "cache", cache_size=LIMIT)
+    for entry in entries(tmp_path / "cache"):
+        entry.unlink()
+    loader = hr.DataLoader(data, 10, seed=1, epochs=1, worker_type="process", num_workers=1)
+    assert sorted(row for batch in loader for row in batch["id"]) == list(range(200))
+    assert entries(tmp_path / "cache") != []

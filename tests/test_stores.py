@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import random
 import re
 import socket
@@ -236,15 +237,18 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+LINES = [f"{number}.jsonl" for number in range(3)]
+
+
 def opened_records(place: Place, records: Path) -> hr.SampleDataset:
     """The records at a place, which are put there first."""
     place.server.put_folder(place.bucket, records, "records/")
-    urls = place.urls("records", [f"{number}.jsonl" for number in range(3)])
+    urls = place.urls("records", LINES)
     return hr.open(urls, storage_options=place.patient())
 
 
-def names_of(data: hr.SampleDataset) -> list[str]:
-    return [name for batch in hr.DataLoader(data, 10, seed=1, epochs=1) for name in batch["id"]]
+def names_of(data: hr.SampleDataset, **options: Any) -> list[str]:
+    return [name for batch in hr.DataLoader(data, 10, seed=1, epochs=1, **options) for name in batch["id"]]
 
 
 def in_storage_order(packed: hr.PackedDataset) -> hr.DataLoader:
@@ -732,8 +736,8 @@ def test_gated_data_says_how_to_get_access(at: Callable[[str], Place]) -> None:
 # Web servers
 
 
-def test_web_servers_that_can_do_less(corpus: Path) -> None:
-    wanted = rows(hr.open(corpus).pack(100))
+def test_web_servers_that_can_do_less(corpus: Path, records: Path) -> None:
+    wanted, names = rows(hr.open(corpus).pack(100)), names_of(hr.open(records))
     less: list[dict[str, Any]] = [{"head": False}, {"ranges": False}, {"tags": "weak"}, {"tags": "none"}]
     for settings in [*less, {"secret": SECRET}]:
         with FileServer(**settings) as server:
@@ -742,7 +746,35 @@ def test_web_servers_that_can_do_less(corpus: Path) -> None:
             urls = [server.url("data", name) for name in PARTS]
             dataset = hr.open(urls, index="rebuild")
             assert rows(dataset.pack(100)) == wanted, settings
+            # Lines are read from the first byte on.
+            server.put_folder("data", records)
+            lines = hr.open([server.url("data", name) for name in LINES])
+            assert names_of(lines) == names, settings
             assert "signature" not in f"{dataset!r} {dataset.url} {dataset.info()}"
+
+
+# Other processes
+
+
+@pytest.mark.parametrize("settings", [{"secret": SECRET}, {"login": f"reader:{SECRET}"}], ids=["signed", "login"])
+def test_processes_send_what_the_urls_say(records: Path, settings: dict[str, str]) -> None:
+    with FileServer(**settings) as server:  # type: ignore[arg-type]
+        server.make_bucket("data")
+        server.put_folder("data", records)
+        data = hr.open([server.url("data", name) for name in LINES])
+        assert names_of(data, worker_type="process", num_workers=2) == names_of(hr.open(records))
+        store = pickle.loads(pickle.dumps(Store([server.url("data", LINES[0])], {})))
+        assert SECRET not in f"{store.url} {store.uri(LINES[0])}"
+
+
+def test_processes_read_the_commit_that_was_opened(at: Callable[[str], Place], corpus: Path, records: Path) -> None:
+    place = at("hf")
+    lines, packed = opened_records(place, records), opened(place, corpus)
+    for folder, names in (("records", LINES), ("corpus", PARTS)):
+        for name in names:
+            place.put(f"{folder}/{name}", b"moved on")
+    assert names_of(lines, worker_type="process", num_workers=2) == names_of(hr.open(records))
+    assert rows(pickle.loads(pickle.dumps(packed))) == rows(hr.open(corpus).pack(100))
 
 
 # The link

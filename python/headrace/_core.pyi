@@ -84,12 +84,28 @@ class Index:
 class Listing:
     @staticmethod
     def open(
-        urls: list[str], *, storage_options: dict[str, str], cache: DiskCache | None = None, progress: _Progress
+        urls: list[str],
+        *,
+        storage_options: dict[str, str],
+        revision: str | None = None,
+        cache: DiskCache | None = None,
+        progress: _Progress,
     ) -> Listing: ...
     @staticmethod
     def root(url: str, *, storage_options: dict[str, str], cache: DiskCache | None = None) -> Listing: ...
+    @staticmethod
+    def again(
+        urls: list[str],
+        root: str,
+        *,
+        storage_options: dict[str, str],
+        revision: str | None = None,
+        cache: DiskCache | None = None,
+    ) -> Listing: ...
     @property
     def url(self) -> str: ...
+    @property
+    def revision(self) -> str | None: ...
     def uri(self, path: str) -> str: ...
     @property
     def is_remote(self) -> bool: ...

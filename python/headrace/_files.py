@@ -162,11 +162,15 @@ os.register_at_fork(after_in_child=lambda: globals().update(_opened_lock=threadi
 
 
 class Store:
-    """The files below one root, as they were when it was opened. It pickles as that root, without the list.
+    """The files below one root, as they were when it was opened.
+
+    It pickles without the list, as that root with the URLs, options and revision that it was made of: secrets among
+    them are in the pickle as they were given. Those of the environment are not: they are looked up again.
 
     Attributes:
         urls: what was asked for.
         options: settings of the store; never shown.
+        revision: what to read of a store with revisions, if that was found before; else what the URLs name is found.
     """
 
     def __init__(
@@ -175,17 +179,33 @@ class Store:
         options: Mapping[str, str],
         cache: _disk_cache.Place | None = None,
         *,
+        revision: str | None = None,
         listed: bool = True,
+        root: str | None = None,
     ) -> None:
         self.urls = list(urls)
         self.options = dict(options)
+        self.revision = revision
         self._cache = cache
         self._listed = listed
+        self._root = root
 
     @classmethod
     def at(cls, url: str, options: Mapping[str, str], cache: _disk_cache.Place | None = None) -> "Store":
         """The files below a folder, whose names something else than a listing tells."""
         return cls([url], options, cache, listed=False)
+
+    @classmethod
+    def again(
+        cls,
+        urls: Sequence[str],
+        options: Mapping[str, str],
+        cache: _disk_cache.Place | None,
+        revision: str | None,
+        root: str,
+    ) -> "Store":
+        """The files below the root that was found for the URLs in another process. Nothing is listed again."""
+        return cls(urls, options, cache, revision=revision, listed=False, root=root)
 
     @cached_property
     def core(self) -> _core.Listing:
@@ -201,7 +221,13 @@ class Store:
         cache = None if self._cache is None else _disk_cache.opened(self._cache)
         if self._listed:
             with index_progress() as progress:
-                return _core.Listing.open(self.urls, storage_options=self.options, cache=cache, progress=progress)
+                return _core.Listing.open(
+                    self.urls, storage_options=self.options, revision=self.revision, cache=cache, progress=progress
+                )
+        if self._root is not None:
+            return _core.Listing.again(
+                self.urls, self._root, storage_options=self.options, revision=self.revision, cache=cache
+            )
         return _core.Listing.root(self.urls[0], storage_options=self.options, cache=cache)
 
     @property
@@ -294,8 +320,8 @@ class Store:
         return Traffic(*self.core.traffic())
 
     def __reduce__(self) -> Any:
-        # Whoever takes it to another process knows which files it reads: nothing is listed again.
-        return Store.at, (self.url, self.options, self._cache)
+        # Whoever takes it to another process knows which files it reads.
+        return Store.again, (self.urls, self.options, self._cache, self.core.revision, self.url)
 
 
 def inside(name: str, where: str) -> str:

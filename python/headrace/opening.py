@@ -171,16 +171,16 @@ def _open(names: list[str], options: dict[str, str], format: str | None, how: _H
     chunks = ChunkCache(how.chunk_cache)
     with index_progress() as progress:
         if format == "parquet":
-            again = functools.partial(_index, names, options, how)
+            again = functools.partial(_index, names, options, how, store.core.revision)
             core = store.core.index(cache_dir=how.cache_dir, index=how.index, columns=how.columns, progress=progress)
             return TableDataset(core, cache_folder(how.cache_dir), chunks, again)
         source = _source(store, format, how, progress)
     return SampleDataset(Pipeline((Origin(source),), Selection.whole(source.sizes)), chunks)
 
 
-def _index(names: list[str], options: dict[str, str], how: _How) -> _core.Index:
+def _index(names: list[str], options: dict[str, str], how: _How, revision: str | None) -> _core.Index:
     """The same Parquet files, in another process."""
-    listing = Store(names, options, how.cache).core
+    listing = Store(names, options, how.cache, revision=revision).core
     index = "auto" if how.index == "rebuild" else how.index
     return listing.index(cache_dir=how.cache_dir, index=index, columns=how.columns, progress=_silent)
 

@@ -6,12 +6,13 @@
         server.url("data", "a.parquet")   # for headrace
 
 It answers `GET` and `HEAD` with ranges, entity tags, modification times and conditions, and lists nothing. What servers
-out there lack can be left out: ranges, `HEAD`, strong tags, any tag, times; and with a secret only signed URLs are
-answered, as those that object stores hand out. Only the standard library.
+out there lack can be left out: ranges, `HEAD`, strong tags, any tag, times; with a secret only signed URLs are
+answered, as those that object stores hand out, and with a login only who knows it. Only the standard library.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import hmac
@@ -56,6 +57,7 @@ class FileServer(StoreServer):
         tags: What entity tags are like.
         modified: Whether modification times are sent.
         secret: If given, only URLs that :meth:`url` signed with it are answered.
+        login: If given, ``user:password`` without which nothing is answered; `url` puts it into URLs.
     """
 
     def __init__(
@@ -66,16 +68,21 @@ class FileServer(StoreServer):
         tags: Literal["strong", "weak", "none"] = "strong",
         modified: bool = True,
         secret: str | None = None,
+        login: str | None = None,
     ) -> None:
         self.head = head
         self.ranges = ranges
         self.tags = tags
         self.modified = modified
         self.secret = secret
+        self.login = login
         self._service: HttpService | None = None
 
     def url(self, bucket: str, path: str = "", endpoint: str | None = None) -> str:
-        url = f"{endpoint or self.endpoint}/{quoted(f'{bucket}/{path}')}"
+        place = endpoint or self.endpoint
+        if self.login is not None:
+            place = place.replace("://", f"://{self.login}@")
+        url = f"{place}/{quoted(f'{bucket}/{path}')}"
         return url if self.secret is None else signed(url, self.secret)
 
     def storage_options(self, endpoint: str | None = None) -> dict[str, str]:
@@ -143,6 +150,11 @@ class _Files(Handler):
         if self.command not in allowed:
             self.answer(405, [("Allow", ", ".join(allowed))])
             return
+        if owner.login is not None:
+            wanted = f"Basic {base64.b64encode(owner.login.encode()).decode()}"
+            if self.headers.get("Authorization") != wanted:
+                self.answer(401, [("WWW-Authenticate", "Basic")])
+                return
         fault = None if owner.secret is None else check_signature(self.path, owner.secret)
         if fault is not None:
             self.answer(403, content=fault.encode())

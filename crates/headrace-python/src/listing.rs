@@ -34,11 +34,12 @@ pub(crate) struct Listing {
 impl Listing {
     /// Lists all files that are not hidden; `progress` is called with (phase, done, total) now and then.
     #[staticmethod]
-    #[pyo3(signature = (urls, *, storage_options, cache=None, progress))]
+    #[pyo3(signature = (urls, *, storage_options, revision=None, cache=None, progress))]
     fn open(
         py: Python<'_>,
         urls: Vec<String>,
         storage_options: BTreeMap<String, String>,
+        revision: Option<&str>,
         cache: Option<PyRef<'_, DiskCache>>,
         progress: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
@@ -46,7 +47,7 @@ impl Listing {
         let cache = cache.map(|cache| Arc::clone(&cache.0));
         let tick = |_: Python<'_>| tell(progress, &counts);
         let work = || {
-            let mut found = listing::find(&urls, &storage_options, &cancel, &counts)?;
+            let mut found = listing::find(&urls, &storage_options, revision, &cancel, &counts)?;
             found.store = cached(found.store, cache.as_ref());
             let (objects, _) = found.clone().files(Rule::All)?;
             Ok(Self { store: Arc::clone(&found.store), found: Some(found), objects })
@@ -64,14 +65,34 @@ impl Listing {
         cache: Option<PyRef<'_, DiskCache>>,
     ) -> PyResult<Self> {
         let store = py.detach(|| listing::root(url, &storage_options)).map_err(to_python)?;
-        let store = cached(store, cache.map(|cache| Arc::clone(&cache.0)).as_ref());
-        Ok(Self { store, found: None, objects: Vec::new() })
+        Ok(Self::unlisted(store, cache))
+    }
+
+    /// What another process listed or opened, by what it was given and found. Nothing is listed again.
+    #[staticmethod]
+    #[pyo3(signature = (urls, root, *, storage_options, revision=None, cache=None))]
+    fn again(
+        py: Python<'_>,
+        urls: Vec<String>,
+        root: &str,
+        storage_options: BTreeMap<String, String>,
+        revision: Option<&str>,
+        cache: Option<PyRef<'_, DiskCache>>,
+    ) -> PyResult<Self> {
+        let store = py.detach(|| listing::found_again(&urls, root, &storage_options, revision)).map_err(to_python)?;
+        Ok(Self::unlisted(store, cache))
     }
 
     /// The root, without secrets.
     #[getter]
     fn url(&self) -> String {
         self.store.url().to_owned()
+    }
+
+    /// The revision that all is read of, once it is known; only some stores have any.
+    #[getter]
+    fn revision(&self) -> Option<String> {
+        self.store.revision()
     }
 
     /// The full name of a path below the root.
@@ -157,6 +178,13 @@ impl Listing {
     /// Reads so far: (requests, bytes, requests sent again, bytes from the disk cache).
     fn traffic(&self) -> Counts {
         traffic(self.store.as_ref())
+    }
+}
+
+impl Listing {
+    fn unlisted(store: Arc<dyn Store>, cache: Option<PyRef<'_, DiskCache>>) -> Self {
+        let store = cached(store, cache.map(|cache| Arc::clone(&cache.0)).as_ref());
+        Self { store, found: None, objects: Vec::new() }
     }
 }
 

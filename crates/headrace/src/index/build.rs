@@ -75,7 +75,7 @@ impl Home {
 
 /// The work of [`Index::open`].
 pub(crate) fn open(urls: &[String], options: &OpenOptions, cancel: &Cancel, progress: &Progress) -> Result<Index> {
-    let found = find(urls, &options.storage_options, cancel, progress)?;
+    let found = find(urls, &options.storage_options, None, cancel, progress)?;
     open_found(found, options, cancel, progress)
 }
 

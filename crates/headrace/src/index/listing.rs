@@ -27,7 +27,7 @@ use crate::index::glob::Pattern;
 use crate::index::{Phase, Progress};
 use crate::store::local::LocalStore;
 use crate::store::remote::{Hidden, Provider, RemoteStore};
-use crate::store::resolve::{Local, Location, resolve, split_pattern};
+use crate::store::resolve::{Local, Location, is_marked_slow, resolve, split_pattern};
 use crate::store::walk::{modified, walk};
 use crate::store::{Object, Store, Version};
 
@@ -99,27 +99,26 @@ pub fn find_files(
     cancel: &Cancel,
     progress: &Progress,
 ) -> Result<(Arc<dyn Store>, Vec<Object>, Listing)> {
-    let found = find(urls, options, cancel, progress)?;
+    let found = find(urls, options, None, cancel, progress)?;
     let store = Arc::clone(&found.store);
     let (objects, listing) = found.files(Rule::Parquet)?;
     Ok((store, objects, listing))
 }
 
-/// Lists what `urls` stand for. All must be in one store.
+/// Lists what `urls` stand for. All must be in one store; of one with revisions, `revision` is read if it is given.
 pub fn find(
     urls: &[String],
     options: &BTreeMap<String, String>,
+    revision: Option<&str>,
     cancel: &Cancel,
     progress: &Progress,
 ) -> Result<Found> {
-    let mut locations = Vec::with_capacity(urls.len());
-    for url in urls {
-        let location = resolve(url, options)?;
-        locations.push((location.shown(url), location));
-    }
-    match all_in_one(locations)? {
+    match all_in_one(urls, options)? {
         All::Local { places, is_slow } => find_here(&places, is_slow, cancel, progress),
         All::Remote { provider, keys, queries } => {
+            if let Some(revision) = revision {
+                provider.pin(revision);
+            }
             let store: Arc<dyn Store> = Arc::new(RemoteStore::with_queries(provider, "", queries)?);
             find_in(store.as_ref(), &keys, cancel, progress)
         }
@@ -172,6 +171,27 @@ pub fn root(url: &str, options: &BTreeMap<String, String>) -> Result<Arc<dyn Sto
     }
 }
 
+/// The store of what was found before, with its root, in another process: made of the same `urls`, so that it sends what
+/// they say to sign or log in with. Lists nothing.
+pub fn found_again(
+    urls: &[String],
+    root: &str,
+    options: &BTreeMap<String, String>,
+    revision: Option<&str>,
+) -> Result<Arc<dyn Store>> {
+    let Location::Remote { key, .. } = resolve(root, options)? else {
+        let is_slow = urls.iter().any(|url| is_marked_slow(url));
+        return Ok(Arc::new(LocalStore::new(Path::new(root))?.slow(is_slow)));
+    };
+    let All::Remote { provider, queries, .. } = all_in_one(urls, options)? else {
+        return Err(Error::Internal(format!("{root}: the root of local paths")));
+    };
+    if let Some(revision) = revision {
+        provider.pin(revision);
+    }
+    Ok(Arc::new(RemoteStore::with_queries(provider, &key, queries)?))
+}
+
 /// What all paths of one dataset stand for, each with the text that messages name it by.
 enum All {
     Local { places: Vec<(String, Local)>, is_slow: bool },
@@ -189,43 +209,52 @@ impl All {
         }
     }
 
-    /// Takes another one in; whether it is in the same store.
-    fn add(&mut self, other: Self) -> bool {
+    /// Takes another one in, or says why it does not belong to it.
+    fn add(&mut self, other: Self) -> std::result::Result<(), &'static str> {
         match (self, other) {
             (Self::Local { places, is_slow }, Self::Local { places: more, is_slow: too }) => {
                 places.extend(more);
                 *is_slow |= too;
-                true
+                Ok(())
             }
             (
                 Self::Remote { provider, keys, queries },
                 Self::Remote { provider: other, keys: more, queries: of_more },
             ) => {
+                if provider.uri("") != other.uri("") {
+                    return Err(APART);
+                }
+                if provider.login_of_url() != other.login_of_url() {
+                    return Err(TWO_LOGINS);
+                }
                 keys.extend(more);
                 queries.extend(of_more);
-                provider.uri("") == other.uri("")
+                Ok(())
             }
-            _ => false,
+            _ => Err(APART),
         }
     }
 }
 
-/// What locations have in common; an error if they are not in one store.
-fn all_in_one(locations: Vec<(String, Location)>) -> Result<All> {
-    let mut locations = locations.into_iter();
-    let Some((first, location)) = locations.next() else {
+const APART: &str = "are in different stores: expected all files of one dataset in one\nhint: open them as two datasets and \
+    mix them";
+
+const TWO_LOGINS: &str = "log in to one server in two ways: expected the same user and password in all URLs of a dataset, \
+    or none\nhint: open them as two datasets and mix them";
+
+/// What paths have in common; an error if they are not in one store.
+fn all_in_one(urls: &[String], options: &BTreeMap<String, String>) -> Result<All> {
+    let mut locations = urls.iter().map(|url| resolve(url, options).map(|location| (location.shown(url), location)));
+    let Some((first, location)) = locations.next().transpose()? else {
         return Err(Error::Argument(
             "no path was given: expected at least one folder, file, pattern or URL".to_owned(),
         ));
     };
     let mut all = All::new(first.clone(), location);
-    for (name, location) in locations {
-        if !all.add(All::new(name.clone(), location)) {
-            return Err(Error::Argument(format!(
-                "{first:?} and {name:?} are in different stores: expected all files of one dataset in one\nhint: open \
-                 them as two datasets and mix them"
-            )));
-        }
+    for location in locations {
+        let (name, location) = location?;
+        all.add(All::new(name.clone(), location))
+            .map_err(|why| Error::Argument(format!("{first:?} and {name:?} {why}")))?;
     }
     Ok(all)
 }

@@ -111,6 +111,12 @@ pub trait Store: Send + Sync + fmt::Debug {
         None
     }
 
+    /// The revision that all is read of, once it is known, where a store has revisions that stay as they are: the commit
+    /// of a repository.
+    fn revision(&self) -> Option<String> {
+        None
+    }
+
     /// The same store with its root at a folder below this one.
     fn below(&self, prefix: &str) -> Result<Arc<dyn Store>>;
 

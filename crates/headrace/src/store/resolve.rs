@@ -81,6 +81,11 @@ pub enum Local {
     },
 }
 
+/// Whether a path is marked as one of a mount that is slow to read.
+pub fn is_marked_slow(url: &str) -> bool {
+    scheme(url).is_none() && url.starts_with(SLOW)
+}
+
 /// Splits a pattern before the part in which its first wildcard occurs: (folder, rest). `None` if it has none.
 pub fn split_pattern(text: &str) -> Option<(&str, &str)> {
     let wild = text.find(WILD)?;

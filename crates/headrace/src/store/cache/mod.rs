@@ -61,6 +61,10 @@ impl Store for CachedStore {
         self.store.endpoint()
     }
 
+    fn revision(&self) -> Option<String> {
+        self.store.revision()
+    }
+
     fn below(&self, prefix: &str) -> Result<Arc<dyn Store>> {
         Ok(cached(self.store.below(prefix)?, Some(&self.folder)))
     }

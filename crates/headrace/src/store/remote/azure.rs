@@ -4,7 +4,8 @@
 //! and without `azure_` or `azure_storage_` (`account_name`, `account_key`, `sas_token`, `client_id`, `client_secret`,
 //! `tenant_id`, `bearer_token`, `endpoint`, `use_azure_cli`, `skip_signature`, ...), and `connection_string`, `anon`
 //! and `credential` as other libraries call them. The emulator is reached with `use_emulator`, a connection string, or
-//! its account `devstoreaccount1` and an `endpoint`.
+//! its account `devstoreaccount1` and an `endpoint`. An account key, a shared access signature and an endpoint belong to
+//! one account: those of variables are left out where another account is read.
 
 use std::collections::BTreeMap;
 
@@ -151,23 +152,31 @@ impl Azure {
         for (setting, value) in self.options.pairs() {
             match setting {
                 Setting::Library(key) => given.push((key, value.to_owned())),
-                Setting::ConnectionString => given.extend(connection_string(value)?),
+                Setting::ConnectionString => {
+                    let parts = connection_string(value).ok_or_else(|| settings::wrong_value(OPTION, PARTS))?;
+                    given.extend(parts);
+                }
                 Setting::Credential if value.contains("sig=") => given.push((Key::SasKey, value.to_owned())),
                 Setting::Credential => given.push((Key::AccessKey, value.to_owned())),
             }
         }
         let own_login = given.iter().any(|(key, _)| is_login(*key));
-        let mut variables = Vec::new();
-        for (name, value) in sources.all() {
-            if name == "azure_storage_connection_string" {
-                // Below the others: each may say something else on its own.
-                variables.splice(0..0, connection_string(value)?);
-            } else if let Some(key) = variable(name) {
-                variables.push((key, value.to_owned()));
-            }
+        let mut variables: Vec<(Key, String)> =
+            sources.all().filter_map(|(name, value)| Some((variable(name)?, value.to_owned()))).collect();
+        let mut string = match sources.variable("azure_storage_connection_string") {
+            Some(text) => connection_string(text)
+                .ok_or_else(|| Error::Argument(format!("AZURE_STORAGE_CONNECTION_STRING must be {PARTS}")))?,
+            None => Vec::new(),
+        };
+        let of_url = self.account.as_ref().map(|(name, _)| name.as_str());
+        if let Some(account) = of_url.or_else(|| account(&given)).or_else(|| account(&variables)).map(str::to_owned) {
+            leave_out_other(&mut variables, &account);
+            leave_out_other(&mut string, &account);
         }
-        variables.retain(|(key, _)| !(own_login && is_login(*key)));
-        let mut settings = variables;
+        // Below the other variables: each may say something else on its own.
+        let mut settings = string;
+        settings.extend(variables);
+        settings.retain(|(key, _)| !(own_login && is_login(*key)));
         settings.extend(given);
         if let Some((name, is_fabric)) = &self.account {
             settings.push((Key::AccountName, name.clone()));
@@ -202,6 +211,21 @@ impl Azure {
 
 fn last(settings: &[(Key, String)], wanted: Key) -> Option<&str> {
     settings.iter().rev().find(|(key, _)| *key == wanted).map(|(_, value)| value.as_str())
+}
+
+/// The account that settings of one place name.
+fn account(settings: &[(Key, String)]) -> Option<&str> {
+    let emulator = || (last(settings, Key::UseEmulator) == Some("true")).then_some(EMULATOR_ACCOUNT);
+    last(settings, Key::AccountName).or_else(emulator)
+}
+
+/// Leaves out what belongs to the account that settings of one place name, if that is not the one that is read.
+fn leave_out_other(settings: &mut Vec<(Key, String)>, read: &str) {
+    if account(settings).is_some_and(|named| named != read) {
+        // A login of a person or service may be good for several accounts.
+        let of_account = [Key::AccountName, Key::AccessKey, Key::SasKey, Key::Endpoint, Key::UseEmulator];
+        settings.retain(|(key, _)| !of_account.contains(key));
+    }
 }
 
 /// What a variable sets, by its name in lower case.
@@ -252,17 +276,19 @@ fn add_emulator(settings: &mut Vec<(Key, String)>, sources: &Sources) {
     }
 }
 
-/// What a connection string says: `AccountName=...;AccountKey=...;...`.
-fn connection_string(text: &str) -> Result<Vec<(Key, String)>> {
+/// The option that holds a connection string, and what that must be.
+const OPTION: &str = "connection_string";
+const PARTS: &str = "parts of the form name=value with a ; between them";
+
+/// What a connection string says, `AccountName=...;AccountKey=...;...`; `None` if it is none.
+fn connection_string(text: &str) -> Option<Vec<(Key, String)>> {
     let mut parts = BTreeMap::new();
     for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
-        let (name, value) = part.split_once('=').ok_or_else(|| {
-            settings::wrong_value("connection_string", "parts of the form name=value with a ; between them")
-        })?;
+        let (name, value) = part.split_once('=')?;
         parts.insert(name.trim().to_ascii_lowercase(), value.trim().to_owned());
     }
     if parts.get("usedevelopmentstorage").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
-        return Ok(vec![(Key::UseEmulator, "true".to_owned())]);
+        return Some(vec![(Key::UseEmulator, "true".to_owned())]);
     }
     let mut settings = Vec::new();
     let names = [
@@ -280,7 +306,7 @@ fn connection_string(text: &str) -> Result<Vec<(Key, String)>> {
         let scheme = parts.get("defaultendpointsprotocol").map_or("https", String::as_str);
         settings.push((Key::Endpoint, format!("{scheme}://{account}.blob.{suffix}")));
     }
-    Ok(settings)
+    Some(settings)
 }
 
 impl Provider for Azure {
@@ -423,8 +449,66 @@ mod tests {
         let settings = connection_string(text).expect("settings");
         assert_eq!(last(&settings, Key::Endpoint), Some("https://a.blob.core.chinacloudapi.cn"));
         assert_eq!(last(&settings, Key::AccessKey), Some("x=="));
-        let message = connection_string("hunter2").expect_err("no name").to_string();
-        assert!(message.contains("connection_string") && !message.contains("hunter2"), "{message}");
+    }
+
+    #[test]
+    fn a_connection_string_that_is_none_is_named_by_where_it_stands() {
+        let wrong = |pairs: &[(&str, &str)], variables: &[(&str, &str)]| {
+            let store = parse("data", pairs).expect("options");
+            store.settings(&Sources::of(variables, &[])).expect_err("no name").to_string()
+        };
+        let message = wrong(&[("connection_string", "hunter2")], &[]);
+        assert!(
+            message.contains("storage_options: \"connection_string\"") && !message.contains("hunter2"),
+            "{message}"
+        );
+        let message = wrong(&[("account_name", "mine")], &[("azure_storage_connection_string", "hunter2")]);
+        assert!(message.starts_with("AZURE_STORAGE_CONNECTION_STRING must be"), "{message}");
+        assert!(!message.contains("storage_options") && !message.contains("hunter2"), "{message}");
+    }
+
+    #[test]
+    fn what_belongs_to_an_account_is_not_taken_for_another() {
+        let string = format!("AccountName=aaa;AccountKey={EMULATOR_KEY};EndpointSuffix=core.chinacloudapi.cn");
+        let string = ("azure_storage_connection_string", string.as_str());
+        let emulator = ("azure_storage_connection_string", "UseDevelopmentStorage=true");
+        let named = [
+            ("azure_storage_account_name", "aaa"),
+            ("azure_storage_account_key", EMULATOR_KEY),
+            ("azure_storage_sas_token", "sv=1&sig=x"),
+            ("azure_storage_endpoint", "https://aaa.elsewhere"),
+        ];
+        let other_name = ("azure_storage_account_name", "bbb");
+        for (authority, options, variables) in [
+            ("data@bbb.dfs.core.windows.net", vec![], vec![string]),
+            ("data@bbb.dfs.core.windows.net", vec![], vec![emulator]),
+            ("data@bbb.dfs.core.windows.net", vec![], named.to_vec()),
+            ("data", vec![("account_name", "bbb")], vec![string]),
+            ("data", vec![("account_name", "bbb")], named.to_vec()),
+            ("data", vec![("connection_string", "AccountName=bbb")], named.to_vec()),
+            ("data", vec![], vec![string, other_name]),
+        ] {
+            let store = parse(authority, &options).expect("options");
+            let mut variables = variables;
+            variables.push(("azure_client_id", "service"));
+            let sources = Sources::of(&variables, &[]);
+            let settings = store.settings(&sources).expect("settings");
+            assert_eq!(
+                store.endpoint(&settings).expect("account"),
+                "https://bbb.blob.core.windows.net",
+                "{variables:?}"
+            );
+            assert_eq!(last(&settings, Key::AccessKey), None, "{variables:?}");
+            assert_eq!(last(&settings, Key::SasKey), None, "{variables:?}");
+            assert_eq!(last(&settings, Key::ClientId), Some("service"), "good for several accounts");
+        }
+        // The same account, or none that is named: all of it is meant.
+        let store = parse("data@aaa.dfs.core.windows.net", &[]).expect("options");
+        for variables in [vec![string], named.to_vec(), named[1..].to_vec()] {
+            let sources = Sources::of(&variables, &[]);
+            assert_eq!(value(&store, &sources, Key::AccessKey).as_deref(), Some(EMULATOR_KEY), "{variables:?}");
+            assert_ne!(endpoint(&store, &sources).as_deref(), Some("https://aaa.blob.core.windows.net"));
+        }
     }
 
     #[test]

@@ -248,6 +248,14 @@ impl Provider for Hf {
         Ok(Connection { backend: Box::new(repository), endpoint, secrets })
     }
 
+    fn revision(&self) -> Option<String> {
+        self.commit.get().cloned()
+    }
+
+    fn pin(&self, revision: &str) {
+        self.commit.get_or_init(|| revision.to_owned());
+    }
+
     fn can_write(&self) -> bool {
         false
     }

@@ -154,8 +154,32 @@ fn naming(query: &str) -> (String, bool) {
 
 /// Whether a parameter signs or logs in, by its name in lower case.
 fn is_secret(name: &str) -> bool {
-    const NAMES: [&str; 8] = ["sig", "auth", "authorization", "passwd", "apikey", "api_key", "api-key", "jwt"];
-    const ENDS: [&str; 5] = ["signature", "token", "secret", "password", "credential"];
+    const NAMES: [&str; 13] = [
+        "sig",
+        "auth",
+        "authorization",
+        "pass",
+        "passwd",
+        "pwd",
+        "apikey",
+        "api_key",
+        "api-key",
+        "jwt",
+        "key",
+        "code",
+        "session",
+    ];
+    const ENDS: [&str; 9] = [
+        "signature",
+        "token",
+        "secret",
+        "password",
+        "credential",
+        "access_key",
+        "access-key",
+        "accesskey",
+        "subscription-key",
+    ];
     NAMES.contains(&name)
         || ENDS.iter().any(|end| name.ends_with(end))
         || name.starts_with("x-amz-")
@@ -227,6 +251,10 @@ impl Provider for Http {
         let of_url = self.user.iter().flat_map(|Hidden(text)| text.split_once(':').map(|(_, password)| password));
         let secrets = Secrets::new(of_options.chain(of_url));
         Ok(Connection { backend: Box::new(Files { web, root: self.root.clone() }), endpoint: None, secrets })
+    }
+
+    fn login_of_url(&self) -> Option<&Hidden> {
+        self.user.as_ref()
     }
 
     fn can_list(&self) -> bool {
@@ -356,6 +384,15 @@ mod tests {
             ("Expires=1&Signature=hunter2&Key-Pair-Id=K", ""),
             ("access_token=hunter2&file=a", "file=a"),
             ("se=5&x=1", "se=5&x=1"),
+            ("pwd=hunter2", ""),
+            ("pass=hunter2&file=a", "file=a"),
+            ("access_key=hunter2", ""),
+            ("AccessKey=hunter2", ""),
+            ("subscription-key=hunter2", ""),
+            ("session=hunter2", ""),
+            ("code=hunter2", ""),
+            ("key=hunter2", ""),
+            ("keys=1&keyboard=2&barcode=3", "keys=1&keyboard=2&barcode=3"),
         ] {
             let url = parse(&format!("host/a?{query}")).expect(query);
             let wanted = if kept.is_empty() { "a".to_owned() } else { format!("a?{kept}") };

@@ -141,6 +141,10 @@ impl Store for RemoteStore {
         self.shared.endpoint()
     }
 
+    fn revision(&self) -> Option<String> {
+        self.shared.provider.revision()
+    }
+
     fn below(&self, prefix: &str) -> Result<Arc<dyn Store>> {
         Ok(Arc::new(Self::at(Arc::clone(&self.shared), &self.key(prefix))))
     }

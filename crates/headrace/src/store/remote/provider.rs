@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::error::Result;
-use crate::store::remote::backend::Backend;
+use crate::store::remote::backend::{Backend, Hidden};
 use crate::store::remote::retry::Policy;
 
 /// How one bucket, container, repository or server is reached.
@@ -31,6 +31,19 @@ pub trait Provider: fmt::Debug + Send + Sync {
 
     /// A client by what the sources say.
     fn connect(&self, sources: &Sources) -> Result<Connection>;
+
+    /// What the URL says to log in with.
+    fn login_of_url(&self) -> Option<&Hidden> {
+        None
+    }
+
+    /// The revision that all is read of, once it is known, where a store has revisions that stay as they are.
+    fn revision(&self) -> Option<String> {
+        None
+    }
+
+    /// Reads a revision that was found before, unless one is known already.
+    fn pin(&self, _revision: &str) {}
 
     /// Whether the store can say which files it has.
     fn can_list(&self) -> bool {

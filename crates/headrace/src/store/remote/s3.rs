@@ -3,7 +3,8 @@
 //! Settings are, the later above the earlier: the profile in `~/.aws` (see `profile`), the `AWS_*` variables, and
 //! `storage_options`: the names of the `object_store` crate with and without `aws_` (`access_key_id`,
 //! `secret_access_key`, `session_token`, `region`, `endpoint_url`, `allow_http`, `skip_signature`, ...), `anon`, `key`
-//! and `secret` as other libraries call them, `profile`, and for R2 `account_id`.
+//! and `secret` as other libraries call them, `profile`, and for R2 `account_id`. Endpoint and region of a profile and
+//! the variables are those of S3, and left out for R2 where it is known where that is.
 
 use std::collections::BTreeMap;
 
@@ -133,16 +134,21 @@ impl S3 {
         let by_variables = variable("aws_access_key_id") || variable("aws_web_identity_token_file");
         let needs_profile = !own_credentials && !unsigned && (named.is_some() || !by_variables);
         let profile = Profile::load(named, needs_profile, sources)?;
+        let own_endpoint = given(Key::Endpoint);
+        let account = self.account(sources);
+        // Otherwise the variables or the profile may be set for R2 itself.
+        let is_placed = self.is_r2 && (own_endpoint || account.is_some());
         let mut settings = Vec::new();
         if let Some(profile) = &profile {
-            settings.extend(profile.place());
+            if !is_placed {
+                settings.extend(profile.place());
+            }
             if needs_profile {
                 settings.extend(profile.credentials()?);
             }
         }
         let from_profile =
             settings.iter().any(|(key, _)| *key == Key::AccessKeyId || *key == Key::WebIdentityTokenFile);
-        let own_endpoint = given(Key::Endpoint);
         let mut variables = Vec::new();
         for (name, value) in sources.all() {
             let Ok(key) = name.parse::<Key>() else { continue };
@@ -150,7 +156,8 @@ impl S3 {
                 Key::Bucket => true,
                 // A token from one place with a key from another can only be refused.
                 Key::AccessKeyId | Key::SecretAccessKey | Key::Token => own_credentials || from_profile,
-                Key::Endpoint | Key::S3Endpoint => own_endpoint,
+                Key::Endpoint | Key::S3Endpoint => own_endpoint || is_placed,
+                Key::Region | Key::DefaultRegion => is_placed,
                 Key::Client(ClientConfigKey::Timeout) => true,
                 _ => false,
             };
@@ -166,16 +173,21 @@ impl S3 {
             _ => None,
         }));
         if self.is_r2 {
-            self.add_r2(&mut settings, sources)?;
+            self.add_r2(&mut settings, account)?;
         }
         Ok(settings)
     }
 
+    /// The account that a bucket of R2 belongs to, if that is said.
+    fn account<'a>(&'a self, sources: &'a Sources) -> Option<&'a str> {
+        let variable = || ["r2_account_id", "cloudflare_account_id"].iter().find_map(|name| sources.variable(name));
+        self.options.get(Setting::AccountId).or_else(variable)
+    }
+
     /// What R2 needs beside what S3 does.
-    fn add_r2(&self, settings: &mut Vec<(Key, String)>, sources: &Sources) -> Result<()> {
+    fn add_r2(&self, settings: &mut Vec<(Key, String)>, account: Option<&str>) -> Result<()> {
         if endpoint(settings).is_none() {
-            let variable = || ["r2_account_id", "cloudflare_account_id"].iter().find_map(|name| sources.variable(name));
-            let account = self.options.get(Setting::AccountId).or_else(variable).ok_or_else(|| {
+            let account = account.ok_or_else(|| {
                 Error::Argument(format!(
                     "{}: expected the account that the bucket belongs to, found none\nhint: pass \
                      storage_options={{\"account_id\": ...}} or its endpoint_url, or set R2_ACCOUNT_ID",
@@ -385,5 +397,28 @@ mod tests {
         assert!(connected(&store, &Sources::of(&[("r2_account_id", "xyz")], &[])).is_ok());
         let none = connected(&store, &Sources::default()).map(|_| ()).expect_err("no account").to_string();
         assert!(none.contains("r2://bucket") && none.contains("account_id"), "{none}");
+    }
+
+    #[test]
+    fn r2_does_not_lie_where_s3_does() {
+        const PROFILE: (&str, &str) = ("config", "[default]\nregion = eu-1\nendpoint_url = https://profile\n");
+        let found = |options: &[(&str, &str)], variables: &[(&str, &str)]| {
+            let store = S3::new("r2", "bucket", &map(options)).expect("options");
+            let sources = Sources::of(variables, &[PROFILE]);
+            let region = value(&store, &sources, Key::Region).expect("region");
+            (connected(&store, &sources).expect("client").endpoint.expect("endpoint"), region)
+        };
+        let expected = |endpoint: &str, region: &str| (endpoint.to_owned(), region.to_owned());
+        let of_account = expected("https://abc.r2.cloudflarestorage.com", "auto");
+        let of_s3 = [("aws_endpoint_url", "https://s3"), ("aws_endpoint_url_s3", "https://s3"), ("aws_region", "us-9")];
+        assert_eq!(found(&[("account_id", "abc")], &of_s3), of_account);
+        assert_eq!(found(&[("account_id", "abc")], &[("aws_default_region", "us-9")]), of_account);
+        let with_account = [&of_s3[..], &[("r2_account_id", "abc")]].concat();
+        assert_eq!(found(&[], &with_account), of_account);
+        let own = [("account_id", "abc"), ("endpoint_url", "https://own"), ("region", "weur")];
+        assert_eq!(found(&own, &of_s3), expected("https://own", "weur"), "options go before all");
+        assert_eq!(found(&own[1..2], &of_s3), expected("https://own", "auto"));
+        assert_eq!(found(&[], &of_s3), expected("https://s3", "us-9"), "nothing else says where it is");
+        assert_eq!(found(&[], &[]), expected("https://profile", "eu-1"));
     }
 }

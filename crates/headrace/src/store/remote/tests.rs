@@ -128,7 +128,7 @@ fn serve(
 /// What a dataset of some URLs consists of.
 fn listed(urls: &[&str], options: &[(&str, &str)]) -> Result<(Arc<dyn Store>, Vec<Object>)> {
     let urls: Vec<String> = urls.iter().map(|url| (*url).to_owned()).collect();
-    let found = find(&urls, &map(options), &Cancel::new(), &Progress::new())?;
+    let found = find(&urls, &map(options), None, &Cancel::new(), &Progress::new())?;
     let store = Arc::clone(&found.store);
     Ok((store, found.files(Rule::All)?.0))
 }
@@ -182,6 +182,21 @@ fn several_urls_of_one_server_make_one_dataset() {
     let other = Server::new(|_| reply(404, &[], b""));
     let error = listed(&[&urls[0], &format!("{}/a", other.address)], &[]).map(drop).expect_err("two").to_string();
     assert!(error.contains("different stores") && !error.contains("token=1"), "{error}");
+}
+
+#[test]
+fn urls_of_one_server_have_one_login() {
+    let server = Server::new(|request| file(request, &[], request.header("authorization").as_bytes()));
+    let host = server.address.strip_prefix("http://").expect("address");
+    let (alice, bob) = (format!("http://alice:hunter2@{host}/a"), format!("http://bob:hunter3@{host}/b"));
+    let none = format!("http://{host}/c");
+    for urls in [[&alice, &bob], [&alice, &none], [&none, &alice]] {
+        let error = listed(&urls.map(String::as_str), &[]).map(drop).expect_err("two logins").to_string();
+        assert!(error.contains("two ways") && error.contains("hint: ") && !error.contains("hunter"), "{error}");
+    }
+    assert!(server.seen().is_empty());
+    let (store, objects) = listed(&[&alice, &format!("{alice}/b")], &[]).expect("one login");
+    assert_eq!(whole(&store, &objects[0]).expect("read"), b"Basic YWxpY2U6aHVudGVyMg==");
 }
 
 #[test]

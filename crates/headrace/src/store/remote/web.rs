@@ -177,41 +177,38 @@ pub(crate) fn body_of(
     version: Version,
 ) -> std::result::Result<Answer, Fault> {
     let headers = response.headers();
-    let (size, skipped) = match response.status().as_u16() {
+    let (size, is_cut) = match response.status().as_u16() {
         206 => {
             let (found, size) = content_range(headers).ok_or("the server does not say which bytes it sends")?;
             if found != range {
                 // Judged like any other broken answer: the next one may be right.
                 return Err(format!("expected bytes {range:?}, the server sent {found:?}").into());
             }
-            (size, 0)
+            (size, true)
         }
         _ => {
             let size = content_length(headers).ok_or("the server does not say how long the file is")?;
             if size > WHOLE && range != (0..size) {
                 return Err(NO_RANGES.into());
             }
-            (size, range.start)
+            (size, false)
         }
     };
-    let body = response.into_body().bytes_stream();
-    let body = cut(body.map(|part| part.map_err(Fault::from)).boxed(), skipped, range.end - range.start);
+    let body = response.into_body().bytes_stream().map(|part| part.map_err(Fault::from)).boxed();
+    // What the server cut itself must be exact: more than that is an error for the reader to find.
+    let body = if is_cut { body } else { cut(body, range) };
     Ok(Answer { size, version, body })
 }
 
 const NO_RANGES: &str = "the server cannot send a part of a file (it ignores Range)\nhint: use a server that can, or \
     download the file";
 
-/// The `wanted` bytes of a body after those that are skipped.
+/// The bytes of a range, of the body of a whole file.
 fn cut(
     body: BoxStream<'static, std::result::Result<Bytes, Fault>>,
-    mut skipped: u64,
-    wanted: u64,
+    range: Range<u64>,
 ) -> BoxStream<'static, std::result::Result<Bytes, Fault>> {
-    if skipped == 0 {
-        return body;
-    }
-    let mut left = wanted;
+    let (mut skipped, mut left) = (range.start, range.end - range.start);
     let parts = body.map(move |part| {
         part.map(|bytes| {
             let start = skipped.min(bytes.len() as u64);
@@ -293,13 +290,12 @@ mod tests {
     #[test]
     fn a_body_is_cut_to_what_was_asked_for() {
         let whole: Vec<u8> = (0..100).collect();
-        for (start, end) in [(0, 10), (5, 100), (37, 38), (99, 100)] {
+        for (start, end) in [(0, 10), (0, 100), (5, 100), (37, 38), (99, 100), (0, 0)] {
             let parts: Vec<_> = whole.chunks(7).map(|part| Ok(Bytes::copy_from_slice(part))).collect();
-            let body = cut(futures_util::stream::iter(parts).boxed(), start, end - start);
+            let body = cut(futures_util::stream::iter(parts).boxed(), start..end);
             let found = futures_util::FutureExt::now_or_never(body.collect::<Vec<_>>()).expect("ready");
             let found: Vec<u8> = found.into_iter().flat_map(|part| part.expect("part").to_vec()).collect();
-            let wanted = if start == 0 { &whole[..] } else { &whole[start as usize..end as usize] };
-            assert_eq!(found, wanted, "{start}..{end}");
+            assert_eq!(found, whole[start as usize..end as usize], "{start}..{end}");
         }
     }
 }
