@@ -201,7 +201,7 @@ fn a_name_that_is_not_text_does_not_matter_where_it_is_not_wanted() {
     fs::create_dir(bench.data().join(OsStr::from_bytes(b"y\xff"))).expect("folder");
     assert_eq!(names(&[format!("{}/a*", text(&bench.data()))]), ["a.pq"]);
     assert_eq!(names(&[format!("{}/[ab]*/*.pq", text(&bench.data()))]), ["b/c.pq"]);
-    for (pattern, hint) in [("*.pq", "rename the file"), ("x?.pq", "rename the file"), ("y*/*.pq", "rename the folder")]
+    for (pattern, hint) in [("*.pq", "rename the file"), ("x*.pq", "rename the file"), ("y*/*.pq", "rename the folder")]
     {
         let message = find(&[format!("{}/{pattern}", text(&bench.data()))]).expect_err(pattern).to_string();
         assert!(message.contains("not UTF-8") && message.contains(hint), "{pattern}: {message}");
