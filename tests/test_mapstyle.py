@@ -465,7 +465,7 @@ def test_a_state_of_another_run_is_refused() -> None:
         ({"epoch_step": 3}, "its 'epoch_step' is 3 in epoch 0: expected 'step' to be the same, found 2"),
         ({"batch": "x"}, "expected 'batch' to be int, found 'x'"),
         ({"batch": 0}, "expected 'batch' to be 1 or more, found 0"),
-        ({"size": "x"}, "expected 'size' to be int or NoneType, found 'x'"),
+        ({"size": "x"}, "expected 'size' to be int or None, found 'x'"),
         ({"size": -1}, "expected 'size' to be 0 or more, found -1"),
         ({"shuffle": 1}, "expected 'shuffle' to be bool, found 1"),
         ({"keys": 3}, "expected 'keys' to be str, found 3"),

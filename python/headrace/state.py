@@ -29,7 +29,7 @@ _MAGIC: Final = b"HEADRACE"
 _HEADER: Final = struct.Struct("<8sIQ")
 _CHECKSUM_BYTES: Final = 16
 
-_Keys = Mapping[str, type | tuple[type, ...]]
+_Keys = Mapping[str, type[Any] | tuple[type[Any], ...]]
 
 _COUNTED: Final[_Keys] = {
     "schema": int,
@@ -175,8 +175,7 @@ def check_state(state: Mapping[str, Any], kind: str | None = None) -> dict[str, 
             raise StateMismatch(f"state: key {key!r} is missing")
         value = state[key]
         if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-            names = " or ".join(kind.__name__ for kind in (wanted if isinstance(wanted, tuple) else (wanted,)))
-            raise StateMismatch(f"state: expected {key!r} to be {names}, found {value!r}")
+            raise StateMismatch(f"state: expected {key!r} to be {_names(wanted)}, found {value!r}")
     if state["order"] != ORDER:
         raise StateMismatch(f"state: this build gives order version {ORDER}, the state is of version {state['order']}")
     for key in ("seed", "step", "position", "epoch", "row", "epoch_step"):
@@ -250,6 +249,11 @@ def _check_numbers(rows: Sequence[Any], key: str, width: int) -> None:
         numbers = cast("list[Any]", row) if isinstance(row, list | tuple) else []
         if len(numbers) != width or any(type(number) is not int or number < 0 for number in numbers):
             raise StateMismatch(f"state: expected {key!r} to hold lists of {width} counts, found {row!r}")
+
+
+def _names(kinds: type[Any] | tuple[type[Any], ...]) -> str:
+    several = kinds if isinstance(kinds, tuple) else (kinds,)
+    return " or ".join("None" if kind is NoneType else kind.__name__ for kind in several)
 
 
 def _keys(state: Mapping[str, Any]) -> str:
