@@ -387,7 +387,7 @@ fn s3_no_server_fails_soon() {
     let store = store("http://127.0.0.1:9", "", &[]);
     let start = Instant::now();
     let (fault, attempts, message) = fault_of(store.head("x", &Cancel::new()));
-    assert_eq!((fault, attempts), (StoreFault::Unavailable, 4), "{message}");
+    assert_eq!((fault, attempts), (StoreFault::Unavailable, 6), "{message}");
     assert!(start.elapsed() < Duration::from_secs(10) && message.contains("refused"), "{message}");
 }
 
