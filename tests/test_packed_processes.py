@@ -56,6 +56,22 @@ def test_workers_of_torch_make_loaders_of_their_own(packed: hr.PackedDataset) ->
     assert [step.tolist() for step in loader] == expected
 
 
+def test_a_relative_path_means_the_same_from_another_folder(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = corpus.folder
+    monkeypatch.chdir(folder.parent)
+    for url in (folder.name, f"{folder.name}/*.parquet", f"local:{folder.name}"):
+        monkeypatch.chdir(folder.parent)
+        data = hr.open(url, cache_dir="cache", index="kept/index.arrow")
+        saved = pickle.dumps((data, data.pack(8)))
+        monkeypatch.chdir(tmp_path)
+        samples, packed = pickle.loads(saved)
+        assert len(samples) == len(data)
+        assert len(list(hr.DataLoader(packed, 4, epochs=1))) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_files_that_changed_are_an_error(corpus: Corpus, packed: hr.PackedDataset) -> None:
     saved = pickle.dumps(packed)
     corpus.write("b.parquet", [[[1, 2, 3]]])

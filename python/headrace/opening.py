@@ -134,6 +134,8 @@ def open(
         raise ValueError(
             f'index must be "auto", "rebuild" or the path of a file (name.arrow or with a /), got {index!r}'
         )
+    if index not in ("auto", "rebuild"):
+        index = os.path.abspath(index)  # noqa: PTH100
     options = dict(storage_options or {})
     if wrong := [pair for pair in options.items() if not all(isinstance(part, str) for part in pair)]:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
@@ -141,7 +143,7 @@ def open(
         )
     if group is not None and format not in (None, "files"):
         raise ValueError(f"group is for raw files, got it with format={format!r}")
-    folder = None if cache_dir is None else os.fspath(cache_dir)
+    folder = None if cache_dir is None else os.path.abspath(os.fspath(cache_dir))  # noqa: PTH100
     how = _How(
         columns=None if columns is None else list(columns),
         cache_dir=folder,
@@ -171,11 +173,20 @@ def _open(names: list[str], options: dict[str, str], format: str | None, how: _H
     chunks = ChunkCache(how.chunk_cache)
     with index_progress() as progress:
         if format == "parquet":
-            again = functools.partial(_index, names, options, how, store.core.revision)
+            elsewhere = [_from_anywhere(name) for name in names]
+            again = functools.partial(_index, elsewhere, options, how, store.core.revision)
             core = store.core.index(cache_dir=how.cache_dir, index=how.index, columns=how.columns, progress=progress)
             return TableDataset(core, cache_folder(how.cache_dir), chunks, again)
         source = _source(store, format, how, progress)
     return SampleDataset(Pipeline((Origin(source),), Selection.whole(source.sizes)), chunks)
+
+
+def _from_anywhere(name: str) -> str:
+    """A path or URL that means the same to a process that stands in another folder."""
+    if name.startswith("local:"):
+        return f"local:{_from_anywhere(name.removeprefix('local:'))}"
+    # Not as a `Path`, which would drop a slash at the end.
+    return name if "://" in name or name.startswith("~") else os.path.join(os.getcwd(), name)  # noqa: PTH109, PTH118
 
 
 def _index(names: list[str], options: dict[str, str], how: _How, revision: str | None) -> _core.Index:
