@@ -143,7 +143,7 @@ def open(
         )
     if group is not None and format not in (None, "files"):
         raise ValueError(f"group is for raw files, got it with format={format!r}")
-    folder = None if cache_dir is None else os.path.abspath(os.fspath(cache_dir))  # noqa: PTH100
+    folder: str | None = None if cache_dir is None else str(os.path.abspath(cache_dir))  # noqa: PTH100
     how = _How(
         columns=None if columns is None else list(columns),
         cache_dir=folder,
