@@ -21,6 +21,7 @@ from files import environment, finish, run_python, start_python
 from headrace import _core
 from headrace._disk_cache import Place, place
 from tools.fault_proxy import FaultProxy, Link
+from tools.http_server import FileServer
 from tools.s3_server import S3Server
 
 NUMBERS = count()
@@ -283,3 +284,17 @@ def test_processes_use_the_cache_of_a_slow_mount(tmp_path: Path) -> None:
     loader = hr.DataLoader(data, 10, seed=1, epochs=1, worker_type="process", num_workers=1)
     assert sorted(row for batch in loader for row in batch["id"]) == list(range(200))
     assert entries(tmp_path / "cache") != []
+
+
+def test_a_time_in_whole_seconds_tells_too_little(tmp_path: Path) -> None:
+    with FileServer(tags="none") as server:
+        server.make_bucket("d")
+        # Both within one second.
+        time.sleep(1.02 - time.time() % 1)
+        server.put("d", "a.bin", b"1" * 9000)
+        url = server.url("d", "a.bin")
+        options: dict[str, Any] = {"cache_dir": tmp_path, "cache_size": LIMIT, "format": "files"}
+        assert hr.open(url, **options)[0]["data"] == b"1" * 9000
+        server.put("d", "a.bin", b"2" * 9000)
+        assert hr.open(url, **options)[0]["data"] == b"2" * 9000
+    assert entries(tmp_path) == []

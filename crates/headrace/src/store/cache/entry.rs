@@ -26,7 +26,7 @@ impl Key {
     pub(super) fn new(store: &dyn Store, object: &Object, range: &Range<u64>) -> Option<Self> {
         match object.version {
             Version::ETag(_) => {}
-            Version::Modified(_) if !store.is_remote() => {}
+            Version::Modified(time) if !store.is_remote() || time % 1_000_000_000 != 0 => {}
             Version::Modified(_) | Version::Unknown => return None,
         }
         let (version, size) = (object.version.token(), object.size);
