@@ -345,3 +345,44 @@ def test_keys_of_text_are_compared() -> None:
     again.load_state_dict(state)
     with pytest.raises(hr.StateMismatch, match="sampler list: its first 2 keys"):
         iter(again)
+
+
+def sharded(ranks: int, rank: int, *, lists: bool) -> hr.DataLoader:
+    """A loader over PyTorch's sampler for one rank, by itself or below its batch sampler."""
+    sampler: Any = DistributedSampler(Numbers(96), num_replicas=ranks, rank=rank, seed=1)  # type: ignore[arg-type]
+    how: dict[str, Any] = {"batch_sampler": BatchSampler(sampler, 4, False)} if lists else {"sampler": sampler}
+    how |= {} if lists else {"batch_size": 4}
+    return hr.DataLoader(Numbers(96), rank=rank, world_size=ranks, collate_fn=list, **how)
+
+
+@pytest.mark.parametrize("lists", [False, True], ids=["sampler", "batch_sampler"])
+@pytest.mark.parametrize("ranks, is_exact", [(1, True), (2, True), (3, True), (4, True), (6, True), (5, False)])
+def test_one_ranks_keys_go_on_with_other_ranks(ranks: int, is_exact: bool, lists: bool) -> None:
+    loaders = [sharded(2, rank, lists=lists) for rank in range(2)]
+    iterators = [iter(loader) for loader in loaders]
+    given = [key for _ in range(6) for iterator in iterators for key in next(iterator)]
+    state = loaders[0].state_dict()
+    others = [sharded(ranks, rank, lists=lists) for rank in range(ranks)]
+    for loader in others:
+        loader.load_state_dict(state)
+    if not is_exact:
+        # 48 samples are no multiple of 5: some rank would give one again.
+        with pytest.raises(hr.StateMismatch, match="no multiple of 5"):
+            list(others[0])
+        return
+    rest = [list(loader) for loader in others]
+    assert sorted(given + [key for batches in rest for batch in batches for key in batch]) == list(range(96))
+    again = sharded(ranks, 0, lists=lists)
+    again.load_state_dict(state)
+    assert len(iter(again)) == len(rest[0])
+
+
+def test_lists_of_one_rank_that_end_elsewhere_are_refused() -> None:
+    loader = sharded(2, 0, lists=True)
+    iterator = iter(loader)
+    for _ in range(6):
+        next(iterator)
+    other = sharded(8, 0, lists=True)
+    other.load_state_dict(loader.state_dict())
+    with pytest.raises(hr.StateMismatch, match=r"6 of its keys were given .* end behind 8"):
+        list(other)

@@ -173,7 +173,15 @@ class _Drawn:
 
     def _compare(self, place: Place, passed: int, given: int, *, lists: bool, sharded: bool) -> int:
         """Passes over what was given before, and refuses other keys; its checksum."""
-        found, drawn, ended = self._pass_over(passed, lists=lists)
+        # As many lists as steps only hold as many keys on the same number of ranks.
+        by_keys = lists and sharded
+        found, drawn, ended = self._pass_over(given if by_keys else passed, lists=lists, by_keys=by_keys)
+        if by_keys and found > given and self.draw([], 1):
+            raise StateMismatch(
+                f"{self._name}: {given} of its keys were given before the state was saved, and its lists of them end "
+                f"behind {found}\nhint: resume on the same number of ranks, or pass one that gives the keys of all "
+                "ranks: each list is shared out among them"
+            )
         if sharded:
             # It may pad what it gives, or share out lists of its own, by the number of ranks: it can only be short.
             other, short = False, ended and found < given
@@ -195,17 +203,17 @@ class _Drawn:
             )
         return drawn
 
-    def _pass_over(self, left: int, *, lists: bool) -> tuple[int, int, bool]:
+    def _pass_over(self, left: int, *, lists: bool, by_keys: bool) -> tuple[int, int, bool]:
         """Keys that were given before, their checksum, and whether it ended before; samples are not read."""
         found = drawn = 0
-        while left:
+        while left > 0:
             some: list[Any] = []
             # Lists of keys may draw from what the next ones draw from.
             self.draw(some, 1 if lists else min(left, _AT_ONCE))
             if not some:
                 return found, drawn, True
-            left -= len(some)
             keys = list(some[0]) if lists else some
+            left -= len(keys) if by_keys else len(some)
             found += len(keys)
             drawn = _list_checksum(keys, drawn) if lists else checksum(keys, drawn)
         return found, drawn, False

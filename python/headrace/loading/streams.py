@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
+from headrace.errors import StateMismatch
+
 from .base import END
 from .fetch import pin
 from .pool import add_note
@@ -72,7 +74,7 @@ class MapSource(Source):
     def left(self, place: Place, sharing: Sharing) -> int:
         """See `Source.left`."""
         if self.batch_sampler is not None:
-            return max(0, length_of(self.batch_sampler, "batch_sampler") - place.step)
+            return max(0, length_of(self.batch_sampler, "batch_sampler") - self._lists(place, sharing))
         if self.sampler is None:
             return sharing.steps(max(0, length_of(self.dataset, "dataset") - place.row))
         own, rows = self._of(self.sampler, sharing)
@@ -101,9 +103,26 @@ class MapSource(Source):
         return replace(sharing, batch=sharing.batch // sharing.ranks, rank=0, ranks=1), sharing.ranks
 
     def _given(self, sampler: Any, place: Place, rows: int) -> int:
-        """Keys that a sampler gave before; of one that is sharded without those that fill up the ranks' parts."""
+        """Keys that a sampler gave before; of one that is sharded without those that fill up the ranks' parts.
+
+        Raises:
+            StateMismatch: if the ranks cannot have had equal parts of what was given.
+        """
         size = self.size() if is_sharded(sampler) else None
+        if place.row % rows and (size is None or place.row < size):
+            raise StateMismatch(
+                f"{type(sampler).__name__} gives one of {rows} ranks its keys, and the {place.row} samples that were "
+                f"given before the state was saved are no multiple of {rows}\nhint: resume on another number of ranks, "
+                "or pass a sampler that gives the keys of all ranks, which are shared out among them"
+            )
         return (place.row if size is None else min(place.row, size)) // rows
+
+    def _lists(self, place: Place, sharing: Sharing) -> int:
+        """Lists that a batch sampler gave before: as many as steps, but for one that is sharded on other ranks."""
+        size = getattr(self.batch_sampler, "batch_size", None)
+        if not is_sharded(self.batch_sampler) or not isinstance(size, int):
+            return place.step
+        return -(-self._given(self.batch_sampler, place, sharing.ranks) // size)
 
 
 class IterableSource(Source):
