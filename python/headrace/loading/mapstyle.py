@@ -20,7 +20,7 @@ from .choose import Choice, choose
 from .fetch import Fetcher
 from .map_arguments import MapArguments, resolve
 from .pool import OrderedResults, Pool
-from .processes import THREADS_EACH, Processes
+from .processes import Processes
 from .samplers import Place, Sharing
 from .schedule import check_divides
 from .streams import Caller, IterableSource, MapSource, Reader, Source, read_pinned
@@ -337,7 +337,7 @@ class MapDriver(Driver):
         else:
             self._pool = Pool(
                 Caller(processes, pinned),
-                self._workers * THREADS_EACH,
+                processes.threads,
                 init=processes.begin,
                 end=processes.end,
                 interrupt=processes.close,

@@ -23,9 +23,9 @@ from .collate import registered
 from .pool import add_note
 from .wire import FAILED, MADE, Arena, decode
 
-__all__ = ["THREADS_EACH", "ProcessDied", "Processes", "check_main"]
+__all__ = ["ProcessDied", "Processes", "check_main"]
 
-THREADS_EACH = 2
+_THREADS_EACH = 2
 """Threads of the pool for each process."""
 
 _END_SECONDS = 5.0
@@ -74,6 +74,8 @@ class Processes:
                 'hint: worker_type="thread" needs no pickling; functions must be defined at the top of a module',
             )
             raise
+        self.threads = count * _THREADS_EACH
+        """Threads that may call it."""
         self._make = lambda: [_Channel(number, work, seed) for number in range(count)]
         self._channels = self._make()
         self._here = threading.local()
@@ -86,20 +88,20 @@ class Processes:
         return channel.call(arena, keys)
 
     def begin(self, number: int) -> None:
-        """Called in each thread of the pool, first."""
+        """Called in each thread of the pool, first; or whenever the process should be there."""
         with self._renewing:
             if self._process != os.getpid():
                 # A forked child: the processes are its parent's.
                 for channel in self._channels:
                     channel.forget()
                 self._process, self._channels = os.getpid(), self._make()
-        channel = self._channels[number // THREADS_EACH]
-        self._here.place = (channel, number % THREADS_EACH)
+        channel = self._channels[number // _THREADS_EACH]
+        self._here.place = (channel, number % _THREADS_EACH)
         channel.start()
 
     def end(self, number: int) -> None:
         """Called in each thread of the pool, last."""
-        self._channels[number // THREADS_EACH].reap()
+        self._channels[number // _THREADS_EACH].reap()
 
     def close(self) -> None:
         """Ends the processes, also in the middle of a batch. Waits for nothing and takes no lock."""
@@ -265,7 +267,7 @@ class _Channel:
             if link is not None:
                 link.release()
             if not self._arenas:
-                self._arenas = [Arena.new() for _ in range(THREADS_EACH)]
+                self._arenas = [Arena.new() for _ in range(_THREADS_EACH)]
             link = self._link = _Link(self._number, self._work, self._seed, self._arenas)
             if self._closed:
                 link.process.kill()

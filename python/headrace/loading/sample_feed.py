@@ -14,7 +14,7 @@ from .fetch import pin
 from .make import Made, Maker, Task
 from .pool import NotReady, OrderedResults, Pool
 from .prefetch import Prefetcher
-from .processes import THREADS_EACH, Processes
+from .processes import Processes
 from .run_arguments import RunResources
 
 __all__ = ["Feed", "Resources", "Workers"]
@@ -77,7 +77,7 @@ class Workers:
             self.pool: Pool[Task, Made] = Pool(make, count, init=resources.init)
         else:
             self.pool = Pool(
-                make, count * THREADS_EACH, init=processes.begin, end=processes.end, interrupt=processes.close
+                make, processes.threads, init=processes.begin, end=processes.end, interrupt=processes.close
             )
 
     def check_process(self) -> None:

@@ -1,7 +1,7 @@
 """Preparing data: datasets that train fast, of whatever a function makes of raw files; docs/preparing.md tells of it.
 
-`optimizing`, `mapping`, `merging` and `walking` are what users call. Below them: `job` is done in worker processes, by
-`engine`, on inputs from `feed`; `spool` keeps what comes of it, `chunking` makes chunks of that, in the files of
+`optimizing`, `mapping`, `merging` and `walking` are what users call. Below them: `job` is done in `workers`, which
+`engine` gives inputs from `feed`; `spool` keeps what comes of it, `chunking` makes chunks of that, in the files of
 `writing`, and `output` makes them a dataset.
 """
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from headrace.loading.processes import check_main
 
 from .feed import is_sequence
 from .spool import Failure
+from .workers import Engine, Local
 from .writing import FORMATS, Options
 from .writing.base import kind_of
 
@@ -21,10 +21,10 @@ __all__ = [
     "check_choice",
     "check_inputs",
     "dev_limit",
+    "engine_of",
     "local_folder",
     "options_of",
     "run_key",
-    "workers_of",
 ]
 
 _DEV_INPUTS = 10
@@ -111,7 +111,7 @@ def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
         raise ValueError(f"{name} must be one of {known}, got {value!r}")
 
 
-def check_inputs(fn: Any, inputs: Any, workers: int) -> None:
+def check_inputs(fn: Any, inputs: Any, engine: Engine) -> None:
     """Refuses what cannot be called, iterated over, or sent to worker processes.
 
     Raises:
@@ -126,20 +126,14 @@ def check_inputs(fn: Any, inputs: Any, workers: int) -> None:
             f"inputs must be a list, or anything else that can be iterated over, got a {kind_of(inputs)}\n"
             "hint: headrace.walk(path) gives the files of a folder"
         )
-    if not workers:
-        return
-    try:
-        pickle.dumps(fn, protocol=5)
-    except Exception as error:
-        raise TypeError(
-            f"fn cannot be sent to worker processes: {error}\n"
-            "hint: define it at the top of a module; or say num_workers=0, which runs it in this process"
-        ) from None
+    engine.check(fn)
 
 
-def workers_of(value: SupportsIndex | None) -> int:
-    """The number of worker processes: as many as there are processors, by default."""
-    return len(os.sched_getaffinity(0)) if value is None else as_int(value, "num_workers", least=0, most=4096)
+def engine_of(num_workers: SupportsIndex | None) -> Engine:
+    """Where work is done: by default in as many processes as there are processors."""
+    if num_workers is None:
+        return Local(len(os.sched_getaffinity(0)))
+    return Local(as_int(num_workers, "num_workers", least=0, most=4096))
 
 
 def dev_limit(value: bool | SupportsIndex) -> int | None:

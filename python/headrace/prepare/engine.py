@@ -1,4 +1,4 @@
-"""Doing tasks: in spawned processes, each fed by two threads, or in this thread.
+"""Doing tasks: in worker processes, which threads feed, or in this thread.
 
 Blocks come to `accept` in this thread, in the order in which they are done. What was kept of a task when its process
 ends stays; the rest is done again, an input at a time. An input whose process ended twice is an error.
@@ -14,11 +14,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from headrace.loading.processes import THREADS_EACH, ProcessDied, Processes
+from headrace.loading.processes import ProcessDied
 
 from .feed import Feed, Task
-from .job import LOST, OnError, Reply, Start, short
+from .job import LOST, OnError, Start, short
 from .spool import Block, Failure
+from .workers import Engine, Job, MachineLost, Workers
 
 __all__ = ["Sink", "run"]
 
@@ -27,7 +28,8 @@ _TASK_SECONDS = 0.02
 _MOST_INPUTS = 1024
 _DEATHS = 2
 """Processes that an input may take with it."""
-_SEED = 0
+_LOSSES = 32
+"""Machines that may be lost one after another in the middle of an input: mostly it has nothing to do with that."""
 
 
 class Sink(Protocol):
@@ -51,18 +53,19 @@ class Sink(Protocol):
         ...
 
 
-def run(job: Callable[[Start | int], Any], feed: Feed, sink: Sink, workers: int, on_error: OnError) -> None:
+def run(job: Job, feed: Feed, sink: Sink, engine: Engine, on_error: OnError) -> None:
     """Does all tasks of a feed.
 
     Raises:
         Exception: the first one that a task raised; or that no process survives an input, as a RuntimeError.
     """
-    if workers:
-        _Team(job, feed, sink, workers, on_error).run()
-        return
-    server = _Server(job, feed, sink, on_error, sink.accept)
-    while server.one():
-        pass
+    with engine.workers(job) as workers:
+        if workers is not None:
+            _Team(workers, feed, sink, on_error).run()
+            return
+        server = _Server(job, feed, sink, on_error, sink.accept)
+        while server.one():
+            pass
 
 
 class _Server:
@@ -70,7 +73,7 @@ class _Server:
 
     def __init__(
         self,
-        call: Callable[[Start | int], Any],
+        call: Job,
         feed: Feed,
         sink: Sink,
         on_error: OnError,
@@ -91,13 +94,10 @@ class _Server:
         task = self._feed.take(count)
         if task is None:
             return False
-        again: list[Task] = []
         start = time.perf_counter()
         count = len(task.values)
-        try:
-            again = self._do(task)
-        finally:
-            self._feed.finish(again)
+        # After an error it stays under way, so that no other thread takes the run to be at its end.
+        self._feed.finish(self._do(task))
         cost = (time.perf_counter() - start) / count
         # Of two threads that share a process each waits for the other: that is part of it, and makes tasks smaller.
         self._cost = cost if self._cost is None else self._cost + (cost - self._cost) / 2
@@ -109,7 +109,7 @@ class _Server:
         at, skip = task.first, task.skip
         while True:
             try:
-                reply: Reply | str = self._call(message)
+                reply = self._call(message)
             except ProcessDied as error:
                 return self._after_death(task, at, skip, error)
             except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -118,22 +118,30 @@ class _Server:
                 raise
             if isinstance(reply, str):
                 assert reply == LOST
-                return _rest(task, at, skip, task.deaths)
-            block = reply.block
-            at, skip = block.last + 1, 0
+                return _rest(task, at, skip, deaths=task.deaths, losses=task.losses)
+            block, more = reply
+            last = block.last
+            at, skip = last + 1, 0
             if not block.done:
                 at -= 1
                 skip = block.counts[-1] + (block.skip if len(block.counts) == 1 else 0)
             self._accept(self._sink.keep(block))
-            self._sink.wait(block.last, lambda: self.stopped)
-            if not reply.more:
+            # Its memory is free while the next one is made.
+            del reply, block
+            self._sink.wait(last, lambda: self.stopped)
+            if not more:
                 return []
             message = task.first
 
     def _after_death(self, task: Task, at: int, skip: int, error: ProcessDied) -> list[Task]:
+        if isinstance(error, MachineLost):
+            moved = (at, skip) != (task.first, task.skip)
+            if moved or task.losses + 1 < _LOSSES:
+                return _rest(task, at, skip, deaths=task.deaths, losses=0 if moved else task.losses + 1)
+            raise RuntimeError(f"input {task.first} was begun {_LOSSES} times, and came to nothing each time: {error}")
         if len(task.values) > 1 or task.deaths + 1 < _DEATHS:
             # Which of several inputs it was is found out by doing each for itself.
-            return _rest(task, at, skip, task.deaths + (len(task.values) == 1))
+            return _rest(task, at, skip, deaths=task.deaths + (len(task.values) == 1), losses=task.losses)
         said = str(error).partition("\n")[0]
         if self._on_error == "skip":
             failure = Failure(task.first, short(task.values[0]), said, skip)
@@ -147,37 +155,32 @@ class _Server:
 
 
 class _Team:
-    """Threads that feed processes."""
+    """Threads that feed workers."""
 
-    def __init__(self, job: Callable[[Start | int], Any], feed: Feed, sink: Sink, workers: int, on: OnError) -> None:
-        self._feed, self._sink = feed, sink
-        self._processes = Processes(job, workers, init=None, seed=_SEED)
+    def __init__(self, workers: Workers, feed: Feed, sink: Sink, on_error: OnError) -> None:
+        self._workers, self._feed, self._sink = workers, feed, sink
         self._queue: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-        count = workers * THREADS_EACH
         self._servers = [
-            _Server(self._processes, feed, sink, on, lambda kept: self._queue.put(("kept", kept)), sends=True)
-            for _ in range(count)
+            _Server(workers, feed, sink, on_error, lambda kept: self._queue.put(("kept", kept)), sends=True)
+            for _ in range(workers.threads)
         ]
         self._threads = [
             threading.Thread(target=self._serve, args=(number,), name=f"headrace-prepare-{number}", daemon=True)
-            for number in range(count)
+            for number in range(workers.threads)
         ]
 
     def run(self) -> None:
         """Returns when all is done and the threads are gone."""
-        left = len(self._threads)
         for thread in self._threads:
             thread.start()
         try:
-            while left:
-                kind, value = self._queue.get()
-                if kind == "kept":
-                    self._sink.accept(value)
-                elif kind == "failed":
+            # The first thread that finds nothing to do comes behind all that was kept.
+            while (given := self._queue.get())[0] != "ended":
+                kind, value = given
+                if kind == "failed":
                     self._drain()
                     raise value
-                else:
-                    left -= 1
+                self._sink.accept(value)
         finally:
             self._stop()
 
@@ -193,30 +196,30 @@ class _Team:
         self._feed.stop()
         for server in self._servers:
             server.stopped = True
-        self._processes.close()
+        self._workers.close()
         for thread in self._threads:
             thread.join()
 
     def _serve(self, number: int) -> None:
         server = self._servers[number]
         try:
-            self._processes.begin(number)
+            self._workers.begin(number)
             while not server.stopped and server.one():
-                pass
+                self._workers.begin(number)
+            self._queue.put(("ended", None))
         except BaseException as error:
             if not server.stopped:
                 self._queue.put(("failed", error))
         finally:
             with contextlib.suppress(Exception):
-                self._processes.end(number)
-            self._queue.put(("ended", None))
+                self._workers.end(number)
 
 
-def _rest(task: Task, at: int, skip: int, deaths: int) -> list[Task]:
-    """What is left of a task, an input at a time."""
+def _rest(task: Task, at: int, skip: int, *, deaths: int, losses: int) -> list[Task]:
+    """What is left of a task, an input at a time; the first one is what the process was at when it was lost."""
     values = task.values[at - task.first :]
     return [
-        Task(number, [value], skip if number == at else 0, deaths if number == at else 0)
+        Task(number, [value], skip, deaths, losses) if number == at else Task(number, [value])
         for number, value in enumerate(values, at)
     ]
 

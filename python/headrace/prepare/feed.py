@@ -22,6 +22,8 @@ class Task:
     """Samples of the first one that are there already."""
     deaths: int = 0
     """Processes that ended in the middle of it."""
+    losses: int = 0
+    """Machines that were lost in the middle of it, one after another, without a block."""
 
 
 class Feed:
@@ -60,10 +62,12 @@ class Feed:
                 if self._stopped:
                     return None
                 if not (self._alone and self._running):
+                    # An error leaves it so, and nobody takes the run to be at its end.
+                    self._running += 1
                     task = self._again.popleft() if self._again else self._next(count)
                     if task is not None:
-                        self._running += 1
                         return task
+                    self._running -= 1
                     if not self._running:
                         return None
                 # What others are at may come back, if their process ends.

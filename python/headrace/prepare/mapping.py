@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, SupportsIndex
 
-from .arguments import Prepared, check_choice, check_inputs, dev_limit, local_folder, run_key, workers_of
+from .arguments import Prepared, check_choice, check_inputs, dev_limit, engine_of, local_folder, run_key
 from .engine import run
 from .feed import Feed
 from .job import MapJob, OnError
@@ -71,8 +71,8 @@ def map(
     """
     check_choice("mode", mode, (None, "append", "overwrite"))
     check_choice("on_error", on_error, ("raise", "skip"))
-    workers, limit = workers_of(num_workers), dev_limit(fast_dev_run)
-    check_inputs(fn, inputs, workers)
+    where, limit = engine_of(num_workers), dev_limit(fast_dev_run)
+    check_inputs(fn, inputs, where)
     start = time.monotonic()
     output = Output(local_folder(output_dir))
     job = MapJob(fn, output.chunks, output.folder, on_error, replace=mode == "overwrite")
@@ -85,7 +85,7 @@ def map(
         feed = Feed(inputs, files.recover(lines), limit=limit, alone=False)
         meter.begin(feed.total, files.done.count())
         try:
-            run(job, feed, files, workers, on_error)
+            run(job, feed, files, where, on_error)
         finally:
             meter.close()
         failures = sorted(files.failures, key=lambda failure: failure.input)

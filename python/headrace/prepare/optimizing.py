@@ -16,10 +16,10 @@ from .arguments import (
     check_choice,
     check_inputs,
     dev_limit,
+    engine_of,
     local_folder,
     options_of,
     run_key,
-    workers_of,
 )
 from .chunking import Chunks
 from .engine import run
@@ -28,6 +28,7 @@ from .job import OnError, SampleJob
 from .output import Mode, Output
 from .progress import Meter
 from .spool import Failure, Spool
+from .workers import Engine
 from .writing import Entry, Layout
 
 __all__ = ["begun", "optimize", "write_report"]
@@ -112,8 +113,8 @@ def optimize(
     )
     check_choice("mode", mode, (None, "append", "overwrite"))
     check_choice("on_error", on_error, ("raise", "skip"))
-    workers, limit = workers_of(num_workers), dev_limit(fast_dev_run)
-    check_inputs(fn, inputs, workers)
+    where, limit = engine_of(num_workers), dev_limit(fast_dev_run)
+    check_inputs(fn, inputs, where)
     folder = local_folder(output_dir)
     layout = writing.layout(format, options)
     job = SampleJob(fn, format, options, on_error)
@@ -141,7 +142,7 @@ def optimize(
             layout,
             first,
             lines,
-            _How(options, limit, workers, on_error, keep_data_ordered, progress),
+            _How(options, limit, where, on_error, keep_data_ordered, progress),
         )
         finished = True
     finally:
@@ -161,7 +162,7 @@ class _How:
 
     options: writing.Options
     limit: int | None
-    workers: int
+    engine: Engine
     on_error: OnError
     ordered: bool
     progress: bool
@@ -271,7 +272,7 @@ def _make(
     chunks.known = feed.together
     meter.begin(feed.total, done.count())
     try:
-        run(job, feed, chunks, how.workers, how.on_error)
+        run(job, feed, chunks, how.engine, how.on_error)
     finally:
         meter.close()
     entries, schema = chunks.finish()

@@ -1,0 +1,91 @@
+"""Who does the work: what the engine asks of processes, wherever they are, and those of this machine."""
+
+import contextlib
+import pickle
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headrace.loading.processes import ProcessDied, Processes
+
+from .job import Reply, Start
+
+__all__ = ["Engine", "Job", "Local", "MachineLost", "Workers"]
+
+Job = Callable[[Start | int], Reply | str]
+_SEED = 0
+
+
+class MachineLost(ProcessDied):
+    """A worker process is gone with its machine, or cannot be reached: what it was at is not why."""
+
+
+class Workers(Protocol):
+    """Worker processes that have a job each, and are replaced when they die. Threads that have a number call them."""
+
+    @property
+    def threads(self) -> int:
+        """How many threads; several may share a process, so that it has its next task when it ends one."""
+        ...
+
+    def begin(self, number: int) -> None:
+        """Called in each thread before each task: returns once its process is there. Raises what it fails with."""
+        ...
+
+    def __call__(self, message: Start | int, /) -> Reply | str:
+        """What the job gives for a message.
+
+        Raises:
+            ProcessDied: if the process died in the middle of it.
+            Exception: whatever the job raised.
+        """
+        ...
+
+    def end(self, number: int) -> None:
+        """Called in each thread, last."""
+        ...
+
+    def close(self) -> None:
+        """Ends the processes, and whatever threads wait for."""
+        ...
+
+
+class Engine(Protocol):
+    """Where work is done."""
+
+    def check(self, fn: Callable[..., Any]) -> None:
+        """Refuses a function that cannot be sent there.
+
+        Raises:
+            TypeError: says what to do.
+        """
+        ...
+
+    def workers(self, job: Job) -> AbstractContextManager[Workers | None]:
+        """Processes that do a job; None if this process does it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Local:
+    """So many processes of this machine; with none this process does all work."""
+
+    count: int
+
+    def check(self, fn: Callable[..., Any]) -> None:
+        """See `Engine`."""
+        if not self.count:
+            return
+        try:
+            pickle.dumps(fn, protocol=5)
+        except Exception as error:
+            raise TypeError(
+                f"fn cannot be sent to worker processes: {error}\n"
+                "hint: define it at the top of a module; or say num_workers=0, which runs it in this process"
+            ) from None
+
+    @contextlib.contextmanager
+    def workers(self, job: Job) -> Generator[Workers | None]:
+        """See `Engine`."""
+        yield Processes(job, self.count, init=None, seed=_SEED) if self.count else None
