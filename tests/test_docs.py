@@ -14,6 +14,7 @@ import torch
 
 import headrace
 from headrace.loading import collate
+from headrace.tokenizing import encoder_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,6 +42,7 @@ def names(tmp_path: Path) -> dict[str, Any]:
         "packed": packed,
         "loader": loader,
         "samples": headrace.open(lines.parent),
+        "encoder_of": encoder_of,
         "start": loader.state_dict(),
     }
 
@@ -57,6 +59,7 @@ MODULES = [
         "prepare.walking",
     ),
     *("loading.collate", "loading.keys", "loading.steps"),
+    *("tokenizing.choose", "tokenizing.encoder"),
 ]
 
 
