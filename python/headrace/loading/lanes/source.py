@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.samples.pipeline import OnError
+
 if TYPE_CHECKING:
     from .workers import LaneWorkers
 
@@ -211,25 +213,29 @@ class LanePlan(ABC):
         """The user's functions by name. Where they alone differ from a state's, ``strict=False`` allows it."""
         return []
 
-    def makers(self) -> "list[Maker]":
+    def makers(self, *, memory: int, on_error: OnError) -> "list[Maker]":
         """What threads or processes are to call for this plan's sources, if it has such work. They must pickle. The
         run's `LaneWorkers` is made of those of the whole plan, in this order.
+
+        Args:
+            memory: bytes for what they keep in one process, all together.
+            on_error: ``"skip"`` leaves out documents that are damaged or whose functions raise.
         """  # noqa: D205
+        del memory, on_error
         return []
 
     @abstractmethod
-    def open(
-        self, lanes: npt.NDArray[np.int64], states: Mapping[int, Any] | None, resources: "LaneResources"
-    ) -> LaneSource:
+    def first(self, lane: int) -> Any:
+        """The state of a lane of which nothing was taken yet, as `LaneSource.state` gives it."""
+
+    @abstractmethod
+    def open(self, lanes: npt.NDArray[np.int64], states: Mapping[int, Any], resources: "LaneResources") -> LaneSource:
         """Some lanes from given places on.
 
         Args:
             lanes: int64, increasing: their numbers, each in ``range(setup.lanes)``.
-            states: for each of them, by its number, what `LaneSource.state` gave; None for the beginning.
+            states: for each of them, by its number, what `LaneSource.state` or `first` gave, and `check_state` passed.
             resources: what the source may use.
-
-        Raises:
-            StateMismatch: if a lane's state has another form than one of this plan's; it names the lane.
         """
 
     @abstractmethod
@@ -258,4 +264,4 @@ class LaneResources:
     makers: int
     """The index among the workers' makers of the first one of this source's plan."""
     memory: int
-    """Bytes for all that the source holds: rows to come, and what they are made of."""
+    """Bytes for what the source holds in this process: rows to come, and what they are made of."""
