@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace.loading.pool import OrderedResults, Pool
-from headrace.loading.processes import THREADS_EACH, Processes
+from headrace.loading.processes import Processes
 from headrace.loading.sample_feed import Resources
 
 from .source import Maker
@@ -36,11 +36,7 @@ class LaneWorkers:
             processes = Processes(_Dispatch(self._makers), count, init=resources.init, seed=seed)
             self._calls = [_Remote(processes, number) for number in range(len(makers))]
             self._pool: Pool[Any, Any] = Pool(
-                processes,
-                count * THREADS_EACH,
-                init=processes.begin,
-                end=processes.end,
-                interrupt=processes.close,
+                processes, processes.threads, init=processes.begin, end=processes.end, interrupt=processes.close
             )
         else:
             self._pool = Pool(_nothing, count, init=resources.init)
