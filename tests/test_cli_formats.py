@@ -93,7 +93,17 @@ def report(*arguments: object, code: int = 0) -> Any:
 
 
 def test_every_format_is_here() -> None:
-    assert set(get_args(Format)) == {*WRITE}
+    assert set(get_args(Format)) == {*WRITE, "text"}
+
+
+def test_text_is_taken_for_it_if_that_is_said(folder: Path) -> None:
+    (folder / "a.txt").write_text("one\n\ntwo\n")
+    assert report("inspect", folder)["format"] == "files"
+    assert report("inspect", folder, "--format", "text")["schema"] == {"text": "str"}
+    assert [shown["sample"] for shown in report("head", folder, "--format", "text")["samples"]] == [
+        {"text": "one"}, {"text": "two"},
+    ]  # fmt: skip
+    assert report("verify", folder, "--format", "text")["samples"] == 2
 
 
 @pytest.mark.parametrize("kind", OTHERS)

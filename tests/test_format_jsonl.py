@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace._files import Store
 from headrace.errors import DataError
-from headrace.formats import _line_tables, jsonl
+from headrace.formats import _line_source, _line_tables, jsonl
 from headrace.formats._line_keys import find_value, whole_lines
 from headrace.formats._line_tables import codec_of
 from headrace.formats._lines import Spans, find_lines, look_through
@@ -81,7 +81,7 @@ def lines(values: Iterable[Any]) -> bytes:
 def small_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cuts everywhere, and files that are read in place."""
     monkeypatch.setattr(_line_tables, "SPAN", 32)
-    monkeypatch.setattr(jsonl, "IN_MEMORY", 0)
+    monkeypatch.setattr(_line_source, "IN_MEMORY", 0)
 
 
 json_values = st.recursive(
@@ -146,7 +146,7 @@ def test_each_line_is_what_json_gives(tmp_path_factory: pytest.TempPathFactory, 
     folder = write(tmp_path_factory.mktemp("lines"), {"a" + suffix: data})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_line_tables, "SPAN", 32)
-        patch.setattr(jsonl, "IN_MEMORY", 0)
+        patch.setattr(_line_source, "IN_MEMORY", 0)
         source = open_lines(folder)
         found = samples(source)
     # By their text: NaN differs from itself.

@@ -22,7 +22,7 @@ from .samples.source import Source
 
 __all__ = ["cache_folder", "open"]
 
-Format = Literal["parquet", "litdata", "mds", "huggingface", "arrow", "webdataset", "jsonl", "files"]
+Format = Literal["parquet", "litdata", "mds", "huggingface", "arrow", "webdataset", "jsonl", "text", "files"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def open(
             ``az://container/prefix``, ``hf://datasets/org/name@revision/path``, ``https://`` URLs of single files, or
             any other scheme through fsspec. Local paths and keys are taken as they are; only ``file://`` and
             ``https://`` are percent-encoded. Several folders with indexes of their own are read one after another.
-        format: the format, or None to find out.
+        format: the format, or None to find out; ``"text"``, lines of text as samples, is only found if it is said.
         columns: token columns that every Parquet file must have; checked now rather than when they are used.
         storage_options: settings of the store, on top of the environment variables of its provider (``AWS_*``,
             ``GOOGLE_*``, ``AZURE_*``, ``HF_*``).
@@ -234,6 +234,11 @@ def _source(store: Store, format: str, how: _How, progress: Callable[[str, int, 
 
             files = detect.of_format(store, format)
             return JsonlSource.open(store, files, cache_dir=folder, progress=progress)
+        case "text":
+            from .formats.text import TextSource
+
+            files = detect.of_format(store, format)
+            return TextSource.open(store, files, cache_dir=folder, progress=progress)
         case _:
             from .formats.files import FilesSource
 

@@ -20,7 +20,7 @@ from headrace._files import File, Store
 from headrace._unpacking import PIECES, check_size
 from headrace.errors import DataError
 
-from ._lines import BOM, Block, Span, Spans, look_through, whole
+from ._lines import BOM, Block, Span, Spans, joined, look_through
 from ._tables import Table, cached
 
 __all__ = ["THREADS", "Progress", "codec_of", "find_tables", "in_order", "pieces"]
@@ -37,7 +37,7 @@ THREADS = min(32, 4 + (os.cpu_count() or 1))
 """Readers at once: more than processors, as a store has to be waited for."""
 _AHEAD = 2 * THREADS
 """Tasks that are begun before their turn: what they give is small."""
-_MEANING = 1
+_MEANING = 2
 """Of a table's arrays: raised when they come to mean something else."""
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 
@@ -52,7 +52,7 @@ def codec_of(path: str) -> str | None:
 
 
 def find_tables(
-    store: Store, files: Sequence[File], *, cache_dir: Path, progress: Progress
+    store: Store, files: Sequence[File], *, cache_dir: Path, progress: Progress, is_json: bool
 ) -> list[tuple[list[int], Table]]:
     """Where the lines of files lie, from the cache or by counting.
 
@@ -61,11 +61,12 @@ def find_tables(
         files: the files.
         cache_dir: where tables are kept.
         progress: called with a phase, bytes done and bytes in all; from any thread, one at a time.
+        is_json: whether a file that is one JSON array is to be refused.
 
     Returns:
         Groups of files by their numbers, each with ``spans``: int64, (spans, 5), the file's number in the group,
-        start, stop, first line (from 0) and items (lines that are not blank) of each; a compressed file is one span of
-        all its bytes, once decompressed.
+        start, stop, first line (from 0) and items (lines that are not blank) of each. Those of a compressed file count
+        in its bytes once decompressed, and a last one without items ends with it.
 
     Raises:
         DataError: if a file is damaged, is one JSON array instead of lines, or does not fit into memory once
@@ -78,10 +79,10 @@ def find_tables(
 
     def table(numbers: list[int]) -> Table:
         group = [files[number] for number in numbers]
-        key = [_MEANING, SPAN, store.url, [(file.path, file.size, file.version) for file in group]]
+        key = [_MEANING, SPAN, is_json, store.url, [(file.path, file.size, file.version) for file in group]]
         return cached(cache_dir, "lines", key, partial(counter.count, group))
 
-    with _Counter(store, progress, sum(file.size for file in files)) as counter:
+    with _Counter(store, progress, sum(file.size for file in files), is_json=is_json) as counter:
         return list(zip(groups, in_order(counter.outer, table, groups), strict=True))
 
 
@@ -127,8 +128,9 @@ def in_order(pool: ThreadPoolExecutor, function: Callable[[_In], _Out], values: 
 class _Counter:
     """Looks through files for the ends of their lines."""
 
-    def __init__(self, store: Store, progress: Progress, total: int) -> None:
+    def __init__(self, store: Store, progress: Progress, total: int, *, is_json: bool) -> None:
         self._store = store
+        self._is_json = is_json
         self._progress = progress
         self._lock = threading.Lock()
         self._done, self._total = 0, total
@@ -170,9 +172,9 @@ class _Counter:
             if is_packed:
                 check_size(spans.size, uri, "more")
         found = spans.end()
-        _refuse_array(uri, head, spans.size, sum(span.items for span in found))
+        self._check(uri, head, spans.size, found)
         self._count(file.size)
-        return whole(found, spans.size) if is_packed else found
+        return [*joined(found, SPAN), Span(spans.size, spans.size, 0, 0)] if is_packed and found else found
 
     def _in_blocks(self, file: File) -> list[Span]:
         """The spans of a large plain file, read by many."""
@@ -181,8 +183,12 @@ class _Counter:
         for block in in_order(self._inner, partial(self._block, file), range(0, file.size, SPAN)):
             spans.add(block, min(SPAN, file.size - spans.size))
         found = spans.end()
-        _refuse_array(self._store.uri(file.path), head, spans.size, sum(span.items for span in found))
+        self._check(self._store.uri(file.path), head, spans.size, found)
         return found
+
+    def _check(self, uri: str, head: bytes, size: int, spans: Sequence[Span]) -> None:
+        if self._is_json:
+            _refuse_array(uri, head, size, sum(span.items for span in spans))
 
     def _block(self, file: File, start: int) -> Block:
         data = self._store.read(file, start, min(start + SPAN, file.size))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BOM", "Block", "Lines", "Span", "Spans", "find_lines", "look_through", "whole"]
+__all__ = ["BOM", "Block", "Lines", "Span", "Spans", "find_lines", "joined", "look_through"]
 
 BOM = b"\xef\xbb\xbf"
 """May stand at the start of a file of UTF-8."""
@@ -107,7 +107,7 @@ def look_through(data: bytes | memoryview, *, is_start: bool = False) -> Block:
 class Spans:
     """Cuts a file into spans: one for each block in which a line ends, without those that have no item.
 
-    A file in one piece is put together just so, and `whole` tells of it.
+    A file in one piece is put together just so.
     """
 
     spans: list[Span] = field(default_factory=list[Span])
@@ -141,10 +141,15 @@ class Spans:
         self._line += lines
 
 
-def whole(spans: Iterable[Span], size: int) -> list[Span]:
-    """A file's spans as one, or none if it has no item."""
-    items = sum(span.items for span in spans)
-    return [Span(0, size, 0, items)] if items else []
+def joined(spans: Iterable[Span], size: int) -> list[Span]:
+    """Neighbouring spans as one, as far as that has at most so many bytes."""
+    found: list[Span] = []
+    for span in spans:
+        if found and span.stop - found[-1].start <= size:
+            found[-1] = found[-1]._replace(stop=span.stop, items=found[-1].items + span.items)
+        else:
+            found.append(span)
+    return found
 
 
 def _newlines(array: npt.NDArray[np.uint8]) -> Ints:

@@ -9,7 +9,7 @@ from headrace.errors import DataError
 
 __all__ = ["FORMATS", "detect", "has_own_index", "of_format"]
 
-FORMATS = ("parquet", "litdata", "mds", "huggingface", "arrow", "webdataset", "jsonl", "files")
+FORMATS = ("parquet", "litdata", "mds", "huggingface", "arrow", "webdataset", "jsonl", "text", "files")
 
 _SUFFIXES = {
     "parquet": (".parquet", ".parq", ".pq"),
@@ -78,7 +78,12 @@ def _check_clear(store: Store, data: Sequence[File]) -> None:
 
 
 def of_format(store: Store, name: str) -> list[File]:
-    """The files of a format that is known by suffixes: those that have one, or all if none has one."""
+    """The files of a format that is known by suffixes: those that have one, or all if none has one.
+
+    Any file may be text, notes too.
+    """
+    if name == "text":
+        return [file for file in store.files if file.size]
     data = [file for file in store.files if _is_data(file)]
     return [file for file in data if file.name.lower().endswith(_SUFFIXES[name])] or data
 

@@ -7,7 +7,7 @@ loaders.
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -134,6 +134,23 @@ class Source(ABC):
     @abstractmethod
     def identity(self) -> str:
         """A digest of what decides which samples there are: the same on every machine that sees the same data."""
+
+    def cuts(self, chunk: int) -> npt.NDArray[np.int64] | None:
+        """Where a chunk can be cut that is compressed as a whole, so that who reads it once need not hold all of it.
+
+        Returns:
+            The first item of each part, and the number of items behind the last one; None if it is not so.
+        """
+        del chunk
+        return None
+
+    def stream(self, chunk: int) -> Iterator[bytes]:
+        """The bytes of the parts of a chunk that has `cuts`, one after another, for `part`."""
+        raise NotImplementedError
+
+    def part(self, chunk: int, number: int, data: bytes, columns: tuple[str, ...] | None = None) -> Chunk:
+        """A part of a chunk that has `cuts`, made of its bytes. Its first item has the number 0."""
+        raise NotImplementedError
 
     def place(self, chunk: int, row: int) -> Place:
         """Where an item lies, for messages and provenance."""
