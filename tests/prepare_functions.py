@@ -94,3 +94,57 @@ def write_same(number: int, folder: str) -> None:
 def image(number: int) -> dict[str, Any]:
     pixels = np.full((8, 9, 3), number, np.uint8)
     return {"image": headrace.Image(pixels), "label": number}
+
+
+def batch(numbers: list[int]) -> Iterator[dict[str, Any]]:
+    """The samples of several inputs."""
+    assert isinstance(numbers, list)
+    for number in numbers:
+        yield from several(number)
+
+
+def table(rows: Any) -> Iterator[dict[str, Any]]:
+    """A sample for each row of a part of a Parquet file, and how large that part is."""
+    for row in rows.to_pylist():
+        yield {**row, "rows": rows.num_rows}
+
+
+def put(queue: Any, numbers: range, seconds: float, ends: bool = True) -> None:
+    """A producer of a queue."""
+    for number in numbers:
+        time.sleep(seconds)
+        queue.put(number)
+    if ends:
+        queue.put(None)
+
+
+class Squares:
+    """A map-style dataset, once a test made it one of PyTorch's."""
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        if number >= 30:
+            raise IndexError(number)
+        return {"number": number, "process": os.getpid()}
+
+
+def where(item: dict[str, Any]) -> dict[str, Any]:
+    """Whether an item was read by the process that is called with it."""
+    return {"number": item["number"], "here": item["process"] == os.getpid()}
+
+
+class Timed:
+    """Notes in which order inputs are begun."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+
+    def __call__(self, number: int) -> dict[str, Any]:
+        with self.log.open("a") as out:
+            out.write(f"{number}\n")
+        return sample(number)
+
+    def order(self) -> list[int]:
+        return [int(line) for line in self.log.read_text().split()]

@@ -27,7 +27,7 @@ from .samples.source import Place
 from .state import State
 
 if TYPE_CHECKING:
-    from .prepare import File, Image, Prepared, map, merge_datasets, optimize, walk
+    from .prepare import File, Image, ParquetReader, Prepared, Reader, map, merge_datasets, optimize, walk
 
 __all__ = [
     "Batch",
@@ -41,8 +41,10 @@ __all__ = [
     "Image",
     "MissingError",
     "PackedDataset",
+    "ParquetReader",
     "Place",
     "Prepared",
+    "Reader",
     "SampleBatch",
     "SampleDataset",
     "Schema",
@@ -63,7 +65,9 @@ __all__ = [
 
 __version__: str = _core.version()[0]
 
-_PREPARING = frozenset({"File", "Image", "Prepared", "map", "merge_datasets", "optimize", "walk"})
+_PREPARING = frozenset(
+    {"File", "Image", "ParquetReader", "Prepared", "Reader", "map", "merge_datasets", "optimize", "walk"}
+)
 """What `headrace.prepare` has, imported when it is asked for: loading data needs none of it."""
 
 

@@ -1,16 +1,28 @@
 """Preparing data: datasets that train fast, of whatever a function makes of raw files; docs/preparing.md tells of it.
 
-`optimizing`, `mapping`, `merging` and `walking` are what users call. Below them: `job` is done in `workers`, which
-`engine` gives inputs from `feed`; `spool` keeps what comes of it, `chunking` makes chunks of that, in the files of
-`writing`, and `output` makes them a dataset.
+`optimizing`, `mapping`, `merging` and `walking` are what users call. Below them: `inputs` are what they give, through
+`readers`, or a queue (`queueing`); `job` is done in `workers`, which `engine` gives inputs from `feed`; `spool` keeps
+what comes of it, `chunking` makes chunks of that, in the files of `writing`, and `output` makes them a dataset.
 """
 
 from .arguments import Prepared
 from .mapping import map
 from .merging import merge_datasets
 from .optimizing import optimize
+from .readers import ParquetReader, Reader
 from .spool import Failure
 from .values import File, Image
 from .walking import walk
 
-__all__ = ["Failure", "File", "Image", "Prepared", "map", "merge_datasets", "optimize", "walk"]
+__all__ = [
+    "Failure",
+    "File",
+    "Image",
+    "ParquetReader",
+    "Prepared",
+    "Reader",
+    "map",
+    "merge_datasets",
+    "optimize",
+    "walk",
+]

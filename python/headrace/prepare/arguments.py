@@ -1,30 +1,24 @@
-"""What `optimize` and `map` have in common: arguments, what tells a run from another one, and what it comes to."""
+"""What `optimize` and `map` have in common: arguments, and what a run comes to."""
 
-import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, SupportsIndex, cast
+from typing import Any, SupportsIndex
 
 from headrace._units import as_int, parse_bytes, show_bytes
-from headrace.loading.processes import check_main
 
-from .feed import is_sequence
 from .spool import Failure
 from .workers import Engine, Local
 from .writing import FORMATS, Options
-from .writing.base import kind_of
 
 __all__ = [
     "Prepared",
     "check_choice",
-    "check_inputs",
     "dev_limit",
     "engine_of",
     "local_folder",
     "options_of",
-    "run_key",
 ]
 
 _DEV_INPUTS = 10
@@ -111,24 +105,6 @@ def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
         raise ValueError(f"{name} must be one of {known}, got {value!r}")
 
 
-def check_inputs(fn: Any, inputs: Any, engine: Engine) -> None:
-    """Refuses what cannot be called, iterated over, or sent to worker processes.
-
-    Raises:
-        TypeError: says what to do.
-        RuntimeError: if this is a worker process that imports its main module.
-    """
-    check_main()
-    if not callable(fn):
-        raise TypeError(f"fn must be a function of an input, got a {type(fn).__name__}")
-    if isinstance(inputs, str | bytes | os.PathLike) or not (isinstance(inputs, Iterable) or is_sequence(inputs)):
-        raise TypeError(
-            f"inputs must be a list, or anything else that can be iterated over, got a {kind_of(inputs)}\n"
-            "hint: headrace.walk(path) gives the files of a folder"
-        )
-    engine.check(fn)
-
-
 def engine_of(num_workers: SupportsIndex | None) -> Engine:
     """Where work is done: by default in as many processes as there are processors."""
     if num_workers is None:
@@ -160,29 +136,3 @@ def local_folder(value: str | os.PathLike[str]) -> Path:
             f"output_dir must be a folder on a disk, got {text!r}\nhint: write there, then upload the folder"
         )
     return Path(text)
-
-
-def run_key(fn: Callable[..., Any], inputs: Any, limit: int | None, **how: Any) -> dict[str, Any]:
-    """What two runs have in common of which one can go on with what the other left, as JSON."""
-    count = len(inputs) if is_sequence(inputs) else None
-    content = None
-    if isinstance(inputs, list | tuple | range):
-        found = hashlib.blake2b(digest_size=16)
-        for value in cast("Iterable[Any]", inputs) if not isinstance(inputs, range) else [repr(inputs)]:
-            found.update(_plain(value).encode(errors="surrogatepass") + b"\0")
-        content = found.hexdigest()
-    name = getattr(fn, "__qualname__", type(fn).__qualname__)
-    return {"fn": name, "inputs": count, "content": content, "limit": limit, **how}
-
-
-def _plain(value: Any) -> str:
-    """A value as text that is the same in every process; of objects only their type."""
-    if value is None or isinstance(value, str | bytes | int | float | Path):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return f"({','.join(_plain(part) for part in cast('list[Any]', value))})"
-    if isinstance(value, dict):
-        return (
-            f"{{{','.join(_plain(key) + ':' + _plain(part) for key, part in cast('dict[Any, Any]', value).items())}}}"
-        )
-    return type(value).__qualname__

@@ -29,6 +29,8 @@ class Chunks:
         options: how large chunks are.
         base: the number in their names, see `Layout.name`.
         ordered: whether samples keep the order of inputs, or that in which blocks come.
+        aligned: whether a chunk that is full by its bytes before it has `chunk_size` samples is an error.
+        bounded: whether those who make samples wait while too many of them wait for their turn.
         schema: of the dataset that is added to, if there is one.
         meter: what is shown.
 
@@ -45,11 +47,13 @@ class Chunks:
         *,
         base: int,
         ordered: bool,
+        aligned: bool,
+        bounded: bool,
         schema: str | None,
         meter: Meter,
     ) -> None:
         self._output, self._spool, self._layout, self._options = output, spool, layout, options
-        self._base, self._ordered, self._meter = base, ordered, meter
+        self._base, self._ordered, self._aligned, self._bounded, self._meter = base, ordered, aligned, bounded, meter
         self.known: Callable[[], None] | None = None
         self._schema = schema
         self.entries: list[Entry] = []
@@ -97,6 +101,8 @@ class Chunks:
 
     def wait(self, first: int, stopped: Callable[[], bool]) -> None:
         """Waits while too much waits to be put into chunks, unless it waits for this input."""
+        if not self._bounded:
+            return
         with self._changed:
             while self._waiting > _MOST_WAITING and not (self._ordered and first <= self._next[0]) and not stopped():
                 self._changed.wait(0.1)
@@ -157,6 +163,7 @@ class Chunks:
                 self._bytes += int(stored.sizes[row : row + room].sum())
                 row += room
             if row < count:
+                self._expect_aligned(stored.sizes[row : row + 1])
                 self._note(self._write(), (stored, row))
         self._next = (block.last + 1, 0)
         if not block.done:
@@ -186,6 +193,15 @@ class Chunks:
                 f"found one of {int(sizes[0])}"
             )
         return 1
+
+    def _expect_aligned(self, following: npt.NDArray[np.int64]) -> None:
+        """Refuses a chunk that is full with less samples than it is to have."""
+        size = self._options.chunk_size or 0
+        if self._aligned and self._samples + int(self._weights(following)[0]) <= size:
+            raise ValueError(
+                f"align_chunking: expected {size:,} samples in each file of at most {self._layout.most_bytes:,} bytes, "
+                f"found {self._samples:,} that fill one\nhint: a smaller chunk_size"
+            )
 
     def _weights(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """What each sample counts for in `chunk_size`."""

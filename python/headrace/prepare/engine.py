@@ -30,6 +30,8 @@ _DEATHS = 2
 """Processes that an input may take with it."""
 _LOSSES = 32
 """Machines that may be lost one after another in the middle of an input: mostly it has nothing to do with that."""
+_LOOK_SECONDS = 0.1
+"""How often whoever waits for threads looks whether that is in vain."""
 
 
 class Sink(Protocol):
@@ -64,8 +66,11 @@ def run(job: Job, feed: Feed, sink: Sink, engine: Engine, on_error: OnError) -> 
             _Team(workers, feed, sink, on_error).run()
             return
         server = _Server(job, feed, sink, on_error, sink.accept)
-        while server.one():
-            pass
+        try:
+            while server.one():
+                pass
+        finally:
+            feed.stop()
 
 
 class _Server:
@@ -198,7 +203,9 @@ class _Team:
             server.stopped = True
         self._workers.close()
         for thread in self._threads:
-            thread.join()
+            # One that waits in the user's iterator may never come back.
+            while thread.is_alive() and thread is not self._feed.puller:
+                thread.join(_LOOK_SECONDS)
 
     def _serve(self, number: int) -> None:
         server = self._servers[number]

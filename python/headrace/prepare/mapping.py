@@ -4,16 +4,18 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, SupportsIndex
 
-from .arguments import Prepared, check_choice, check_inputs, dev_limit, engine_of, local_folder, run_key
+from .arguments import Prepared, check_choice, dev_limit, engine_of, local_folder
 from .engine import run
-from .feed import Feed
+from .feed import Feed, Numbered
+from .inputs import StartMethod, inputs_of, note_of
 from .job import MapJob, OnError
 from .optimizing import begun, write_report
 from .output import Mode, Output
 from .progress import Done, Meter
+from .readers import Reader
 from .spool import Block, Failure
 
 __all__ = ["map"]
@@ -21,11 +23,17 @@ __all__ = ["map"]
 
 def map(
     fn: Callable[[Any, str], Any],
-    inputs: Iterable[Any],
+    inputs: Iterable[Any] | Numbered | None,
     output_dir: str | os.PathLike[str],
     *,
     num_workers: SupportsIndex | None = None,
     mode: Mode | None = None,
+    queue: Any = None,
+    producers: int | Sequence[Any] = 1,
+    reader: Reader | None = None,
+    weights: Sequence[float] | None = None,
+    batch_size: SupportsIndex | None = None,
+    start_method: StartMethod = "spawn",
     fast_dev_run: bool | SupportsIndex = False,
     resume: bool = True,
     on_error: OnError = "raise",
@@ -40,10 +48,17 @@ def map(
 
     Args:
         fn: of an input and the path of a folder to write to.
-        inputs: a list, or anything else to iterate over.
+        inputs: a list, or anything else to iterate over, as with `optimize`.
         output_dir: a folder, made if it is not there.
         num_workers: processes; 0 does all work in this one. By default as many as there are processors.
         mode: None wants an empty folder, ``"append"`` adds files of new names, ``"overwrite"`` also replaces files.
+        queue: gives the inputs, as with `optimize`; so do `producers`, `reader`, `weights`, `batch_size` and
+            `start_method` what they do there.
+        producers: see there.
+        reader: see there.
+        weights: see there.
+        batch_size: see there.
+        start_method: see there.
         fast_dev_run: whether to do only the first 10 inputs, or how many.
         resume: whether to go on with an unfinished run; False forgets it.
         on_error: ``"skip"`` leaves out inputs for which `fn` raises, and lists them in ``_headrace/skipped.jsonl``.
@@ -72,18 +87,30 @@ def map(
     check_choice("mode", mode, (None, "append", "overwrite"))
     check_choice("on_error", on_error, ("raise", "skip"))
     where, limit = engine_of(num_workers), dev_limit(fast_dev_run)
-    check_inputs(fn, inputs, where)
+    work = inputs_of(
+        fn,
+        inputs,
+        queue=queue,
+        producers=producers,
+        reader=reader,
+        weights=weights,
+        batch_size=batch_size,
+        start_method=start_method,
+        engine=where,
+        ordered=False,
+    )
     start = time.monotonic()
     output = Output(local_folder(output_dir))
-    job = MapJob(fn, output.chunks, output.folder, on_error, replace=mode == "overwrite")
-    key = run_key(fn, inputs, limit, kind="map", mode=mode, on_error=on_error)
+    job = MapJob(work.fn, output.chunks, output.folder, on_error, replace=mode == "overwrite")
+    key = {**work.key, "limit": limit, "kind": "map", "mode": mode, "on_error": on_error}
     meter = Meter("map", shown=progress)
     finished = False
     try:
         _, lines = begun(output, key, resume, lambda: output.expect_empty() if mode is None else {})
         files = _Files(output, meter)
-        feed = Feed(inputs, files.recover(lines), limit=limit, alone=False)
-        meter.begin(feed.total, files.done.count())
+        done = files.recover([line for line in lines if not note_of(line)])
+        feed = Feed(work.source(done, limit=limit, lines=lines, output=output), alone=False)
+        meter.begin(feed.total, done.count())
         try:
             run(job, feed, files, where, on_error)
         finally:

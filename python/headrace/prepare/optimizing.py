@@ -14,19 +14,19 @@ from . import writing
 from .arguments import (
     Prepared,
     check_choice,
-    check_inputs,
     dev_limit,
     engine_of,
     local_folder,
     options_of,
-    run_key,
 )
 from .chunking import Chunks
 from .engine import run
-from .feed import Feed
+from .feed import Feed, Numbered
+from .inputs import Inputs, StartMethod, inputs_of, note_of
 from .job import OnError, SampleJob
 from .output import Mode, Output
 from .progress import Meter
+from .readers import Reader
 from .spool import Failure, Spool
 from .workers import Engine
 from .writing import Entry, Layout
@@ -39,7 +39,7 @@ _REPORT = "skipped.jsonl"
 
 def optimize(
     fn: Callable[[Any], Any],
-    inputs: Iterable[Any],
+    inputs: Iterable[Any] | Numbered | None,
     output_dir: str | os.PathLike[str],
     *,
     chunk_bytes: str | SupportsIndex | None = None,
@@ -49,6 +49,13 @@ def optimize(
     compression: str | None = None,
     mode: Mode | None = None,
     keep_data_ordered: bool = False,
+    align_chunking: bool = False,
+    queue: Any = None,
+    producers: int | Sequence[Any] = 1,
+    reader: Reader | None = None,
+    weights: Sequence[float] | None = None,
+    batch_size: SupportsIndex | None = None,
+    start_method: StartMethod = "spawn",
     tokens: bool = False,
     serializers: Mapping[str, Any] | None = None,
     fast_dev_run: bool | SupportsIndex = False,
@@ -68,7 +75,8 @@ def optimize(
             dict of values (for LitData also lists and tuples, in each other): text, bytes, numbers, arrays of NumPy and
             PyTorch, images of Pillow, `headrace.Image`, `headrace.File`. Called twice with the same input, it has to
             give the same samples.
-        inputs: a list, or anything else to iterate over. They are pickled to worker processes.
+        inputs: a list, or anything else to iterate over; they are pickled to worker processes. Datasets of headrace,
+            PyTorch and Hugging Face whose items have numbers are pickled themselves, and read there. None with a queue.
         output_dir: a folder, made if it is not there.
         chunk_bytes: bytes of samples in a file, as a number or text, at most ``"1GiB"``. By default ``"64MiB"``, if
             `chunk_size` is not given either. A larger sample has a file of its own.
@@ -80,6 +88,16 @@ def optimize(
             are, ``"overwrite"`` puts the new dataset in its place, and removes only files that its index lists.
         keep_data_ordered: whether samples lie in the order of inputs, so that the files are the same, byte for byte,
             for any number of workers. Otherwise they lie in the order in which they were made.
+        align_chunking: whether all files but the last have exactly `chunk_size` samples, in the order of inputs: it
+            means `keep_data_ordered`, and that samples too large for that are an error.
+        queue: gives the inputs while the run is under way: a queue of `multiprocessing`, `queue`, or any other with
+            ``get(timeout=)``. None in it says that a producer has no more.
+        producers: how many put inputs into the queue; or the processes and threads themselves, so that it is seen when
+            one of them ends early.
+        reader: cuts inputs into parts, and reads a part before `fn` is called with it; see `headrace.ParquetReader`.
+        weights: about how much work each input is, in any unit: those heavier than the average come first.
+        batch_size: calls `fn` with lists of so many inputs. Where inputs are counted, such a list is one.
+        start_method: of worker processes: ``"spawn"``, as others are not sound where threads run.
         tokens: whether samples are arrays or tensors of tokens, with 1 dimension, for LitData's ``TokensLoader``.
         serializers: for values of your own in LitData, by name: objects with ``can_serialize(value)`` and
             ``serialize(value)``, which gives bytes, and ``deserialize(data)`` for `headrace.open`.
@@ -114,16 +132,31 @@ def optimize(
     check_choice("mode", mode, (None, "append", "overwrite"))
     check_choice("on_error", on_error, ("raise", "skip"))
     where, limit = engine_of(num_workers), dev_limit(fast_dev_run)
-    check_inputs(fn, inputs, where)
+    if align_chunking and (options.chunk_size is None or chunk_bytes is not None):
+        raise ValueError("align_chunking needs chunk_size, which says how many samples a file has, and no chunk_bytes")
+    ordered = keep_data_ordered or align_chunking
+    work = inputs_of(
+        fn,
+        inputs,
+        queue=queue,
+        producers=producers,
+        reader=reader,
+        weights=weights,
+        batch_size=batch_size,
+        start_method=start_method,
+        engine=where,
+        ordered=ordered,
+    )
     folder = local_folder(output_dir)
     layout = writing.layout(format, options)
-    job = SampleJob(fn, format, options, on_error)
+    job = SampleJob(work.fn, format, options, on_error)
     how = {
         "kind": "optimize",
         "format": format,
         "options": [options.chunk_size, options.chunk_bytes, compression, tokens, sorted(serializers or {})],
         "mode": mode,
-        "ordered": keep_data_ordered,
+        "ordered": ordered,
+        "align": align_chunking,
         "on_error": on_error,
     }
     start = time.monotonic()
@@ -132,17 +165,17 @@ def optimize(
     spool = Spool(output.work)
     try:
         first, lines = begun(
-            output, run_key(fn, inputs, limit, **how), resume, lambda: _beginning(output, layout, mode)
+            output, {**work.key, "limit": limit, **how}, resume, lambda: _beginning(output, layout, mode)
         )
         entries, failures = _run(
             job,
-            inputs,
+            work,
             output,
             spool,
             layout,
             first,
             lines,
-            _How(options, limit, where, on_error, keep_data_ordered, progress),
+            _How(options, limit, where, on_error, ordered, align_chunking, progress),
         )
         finished = True
     finally:
@@ -165,6 +198,7 @@ class _How:
     engine: Engine
     on_error: OnError
     ordered: bool
+    align: bool
     progress: bool
 
 
@@ -222,7 +256,7 @@ def _beginning(output: Output, layout: Layout, mode: Mode | None) -> dict[str, A
 
 def _run(
     job: SampleJob,
-    inputs: Iterable[Any],
+    work: Inputs,
     output: Output,
     spool: Spool,
     layout: Layout,
@@ -236,7 +270,7 @@ def _run(
         whole = lines[-1]
         failures = [Failure(*parts) for parts in whole["failures"]]
     else:
-        whole, failures = _make(job, inputs, output, spool, layout, first, lines, how)
+        whole, failures = _make(job, work, output, spool, layout, first, lines, how)
         output.note(whole)
     entries: list[Entry] = whole["whole"]
     output.publish(layout, entries, layout.index([*first["there"], *entries], whole["schema"]), first["gone"])
@@ -246,7 +280,7 @@ def _run(
 
 def _make(
     job: SampleJob,
-    inputs: Iterable[Any],
+    work: Inputs,
     output: Output,
     spool: Spool,
     layout: Layout,
@@ -262,13 +296,15 @@ def _make(
         how.options,
         base=first["base"],
         ordered=how.ordered,
+        aligned=how.align,
+        bounded=not work.heavy,
         schema=first["schema"],
         meter=meter,
     )
-    done = chunks.recover(lines)
+    done = chunks.recover([line for line in lines if not note_of(line)])
     # Where the first sample decides what all are like, it has to be the first by the order of inputs.
     alone = how.ordered and chunks.schema is None and layout.index_name == "index.json"
-    feed = Feed(inputs, done, limit=how.limit, alone=alone)
+    feed = Feed(work.source(done, limit=how.limit, lines=lines, output=output), alone=alone)
     chunks.known = feed.together
     meter.begin(feed.total, done.count())
     try:

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -48,6 +49,7 @@ class Output:
         self.chunks = self.work / "chunks"
         self._lock = -1
         self._journal: int | None = None
+        self._noting = threading.Lock()
         self._made = not folder.exists()
         try:
             self.chunks.mkdir(parents=True, exist_ok=True)
@@ -69,21 +71,23 @@ class Output:
         return [json.loads(line) for line in data[:end].splitlines()]
 
     def note(self, line: Any) -> None:
-        """Adds a line.
+        """Adds a line. Threads may do so at the same time.
 
         Raises:
             StoreError: if it cannot be written.
         """
         path = self.work / _JOURNAL
-        try:
-            if self._journal is None:
-                self._journal = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-            data, start = json.dumps(line).encode() + b"\n", os.fstat(self._journal).st_size
-            if os.write(self._journal, data) != len(data):
-                os.ftruncate(self._journal, start)
-                raise OSError(28, os.strerror(28))
-        except OSError as error:
-            raise store_error(path, error) from None
+        data = json.dumps(line).encode() + b"\n"
+        with self._noting:
+            try:
+                if self._journal is None:
+                    self._journal = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+                start = os.fstat(self._journal).st_size
+                if os.write(self._journal, data) != len(data):
+                    os.ftruncate(self._journal, start)
+                    raise OSError(28, os.strerror(28))
+            except OSError as error:
+                raise store_error(path, error) from None
 
     def forget(self) -> None:
         """Removes all of an unfinished run."""

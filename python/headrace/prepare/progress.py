@@ -55,6 +55,10 @@ class Done:
                 merged.append((first, last))
         return merged
 
+    def numbers(self) -> set[int]:
+        """The inputs that are done."""
+        return {number for first, last in self.ranges() for number in range(first, last + 1)}
+
     def count(self) -> int:
         """How many inputs are done."""
         return sum(last - first + 1 for first, last in self.ranges())
