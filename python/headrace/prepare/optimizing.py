@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
 from headrace.errors import StateMismatch
@@ -31,7 +32,7 @@ from .spool import Failure, Spool
 from .workers import Engine
 from .writing import Entry, Layout
 
-__all__ = ["begun", "optimize", "write_report"]
+__all__ = ["How", "begun", "make", "optimize", "write_report"]
 
 _VERSION = 1
 _REPORT = "skipped.jsonl"
@@ -147,36 +148,72 @@ def optimize(
         engine=where,
         ordered=ordered,
     )
-    folder = local_folder(output_dir)
-    layout = writing.layout(format, options)
-    job = SampleJob(work.fn, format, options, on_error)
-    how = {
-        "kind": "optimize",
-        "format": format,
-        "options": [options.chunk_size, options.chunk_bytes, compression, tokens, sorted(serializers or {})],
-        "mode": mode,
-        "ordered": ordered,
-        "align": align_chunking,
-        "on_error": on_error,
+    how = How(
+        what="optimize",
+        format=format,
+        options=options,
+        limit=limit,
+        engine=where,
+        on_error=on_error,
+        ordered=ordered,
+        align=align_chunking,
+        mode=mode,
+        resume=resume,
+        progress=progress,
+        verbose=verbose,
+    )
+    settings = [options.chunk_size, options.chunk_bytes, compression, tokens, sorted(serializers or {})]
+    return make(work, local_folder(output_dir), how, {"options": settings})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class How:
+    """How a run is done."""
+
+    what: str
+    """What the user called."""
+    format: str
+    options: writing.Options
+    limit: int | None
+    engine: Engine
+    on_error: OnError
+    ordered: bool
+    align: bool
+    mode: Mode | None
+    resume: bool
+    progress: bool
+    verbose: bool
+
+
+def make(work: Inputs, folder: Path, how: How, settings: Mapping[str, Any]) -> Prepared:
+    """Makes the dataset, or what is left to do of it; see `optimize`.
+
+    Args:
+        work: the inputs, and what makes samples of them.
+        folder: where it goes.
+        how: how it is done.
+        settings: what else has to be the same for a run to go on with what another one left, as JSON.
+    """
+    layout = writing.layout(how.format, how.options)
+    job = SampleJob(work.fn, how.format, how.options, how.on_error)
+    key = {
+        **work.key,
+        "limit": how.limit,
+        "kind": how.what,
+        "format": how.format,
+        **settings,
+        "mode": how.mode,
+        "ordered": how.ordered,
+        "align": how.align,
+        "on_error": how.on_error,
     }
     start = time.monotonic()
     output = Output(folder)
     finished = False
     spool = Spool(output.work)
     try:
-        first, lines = begun(
-            output, {**work.key, "limit": limit, **how}, resume, lambda: _beginning(output, layout, mode)
-        )
-        entries, failures = _run(
-            job,
-            work,
-            output,
-            spool,
-            layout,
-            first,
-            lines,
-            _How(options, limit, where, on_error, ordered, align_chunking, progress),
-        )
+        first, lines = begun(output, key, how.resume, lambda: _beginning(output, layout, how.mode))
+        entries, failures = _run(job, work, output, spool, layout, first, lines, how)
         finished = True
     finally:
         spool.close()
@@ -184,22 +221,9 @@ def optimize(
     size = sum(entry["bytes"] for entry in entries)
     samples = sum(entry["samples"] for entry in entries)
     made = Prepared(folder, samples, len(entries), size, failures, time.monotonic() - start)
-    if verbose:
-        print(f"headrace optimize: {made}", file=sys.stderr)
+    if how.verbose:
+        print(f"headrace {how.what}: {made}", file=sys.stderr)
     return made
-
-
-@dataclasses.dataclass(frozen=True)
-class _How:
-    """How a run is done."""
-
-    options: writing.Options
-    limit: int | None
-    engine: Engine
-    on_error: OnError
-    ordered: bool
-    align: bool
-    progress: bool
 
 
 def begun(
@@ -262,7 +286,7 @@ def _run(
     layout: Layout,
     first: Mapping[str, Any],
     lines: Sequence[Any],
-    how: _How,
+    how: How,
 ) -> tuple[list[Entry], list[Failure]]:
     """Does what is left of a run; gives its chunks and the inputs that were left out."""
     if lines and "whole" in lines[-1]:
@@ -286,9 +310,9 @@ def _make(
     layout: Layout,
     first: Mapping[str, Any],
     lines: Sequence[Any],
-    how: _How,
+    how: How,
 ) -> tuple[dict[str, Any], list[Failure]]:
-    meter = Meter("optimize", shown=how.progress)
+    meter = Meter(how.what, shown=how.progress)
     chunks = Chunks(
         output,
         spool,
