@@ -25,6 +25,7 @@ from .samples.dataset import SampleDataset, concat
 from .samples.expression import Expression, col
 from .samples.source import Place
 from .state import State
+from .store import Store, StoredFile
 
 if TYPE_CHECKING:
     from .prepare import File, Image, ParquetReader, Prepared, Reader, map, merge_datasets, optimize, walk
@@ -51,7 +52,9 @@ __all__ = [
     "Source",
     "State",
     "StateMismatch",
+    "Store",
     "StoreError",
+    "StoredFile",
     "TableDataset",
     "col",
     "concat",

@@ -10,8 +10,9 @@ import json
 import os
 import queue
 import threading
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import date, datetime
 from typing import Any
 
@@ -115,28 +116,55 @@ class FileSystem:
             data = filesystem.cat_file(self._lead + key, start, stop)
             return bytes(data), *_facts(filesystem.info(self._lead + key), key)
 
-    def head(self, key: str) -> tuple[int, str]:
-        """Size and version of a file."""
+    def head(self, key: str) -> tuple[int, str, int | None]:
+        """Size, version and time of writing of a file."""
         with self._filesystem() as (filesystem, _):
-            return _facts(filesystem.info(self._lead + key), key)
+            info = filesystem.info(self._lead + key)
+            return *_facts(info, key), _written(info)
 
-    def list(self, start: str) -> list[tuple[str, int, str]]:
-        """(key, size, version) of all files whose keys begin with `start`."""
+    def list(self, start: str) -> list[tuple[str, tuple[int, str, int | None]]]:
+        """Keys of all files that begin with `start`, with what `head` says of each."""
         folder = start.rpartition("/")[0]
         with self._filesystem() as (filesystem, _):
             found = _found(filesystem, self._lead + folder)
-        files: list[tuple[str, int, str]] = []
+        files: list[tuple[str, tuple[int, str, int | None]]] = []
         for path, info in found.items():
             key = path.removeprefix(self._lead).lstrip("/")
             if info["type"] != "directory" and key.startswith(start):
-                files.append((key, *_facts(info, key)))
+                files.append((key, (*_facts(info, key), _written(info))))
         return files
 
     def put(self, key: str, data: bytes) -> None:
         """Writes a file whole."""
         with self._filesystem() as (filesystem, _):
-            filesystem.makedirs(filesystem._parent(self._lead + key), exist_ok=True)
-            filesystem.pipe_file(self._lead + key, data)
+            self._write(filesystem, key, lambda path: filesystem.pipe_file(path, data))
+
+    def put_file(self, key: str, source: str | os.PathLike[str]) -> None:
+        """Writes a copy of a local file whole."""
+        with self._filesystem() as (filesystem, _):
+            self._write(filesystem, key, lambda path: filesystem.put_file(os.fspath(source), path))
+
+    def delete(self, key: str) -> None:
+        """Removes a file; nothing, if there is none."""
+        with self._filesystem() as (filesystem, _), suppress(FileNotFoundError):
+            filesystem.rm_file(self._lead + key)
+
+    def _write(self, filesystem: Any, key: str, write: Callable[[str], Any]) -> None:
+        target = self._lead + key
+        folder = filesystem._parent(target)
+        filesystem.makedirs(folder, exist_ok=True)
+        if not _renames(filesystem):
+            write(target)
+            return
+        # A file with its name is whole: it is written under another one.
+        aside = f"{folder.rstrip('/')}/.headrace-{uuid.uuid4().hex}.tmp"
+        try:
+            write(aside)
+            filesystem.mv(aside, target)
+        except BaseException:
+            with suppress(Exception):
+                filesystem.rm_file(aside)
+            raise
 
     @contextmanager
     def _filesystem(self) -> Generator[tuple[Any, str]]:
@@ -234,6 +262,11 @@ def _walks(filesystem: Any) -> bool:
     return own.find is _library("fsspec").AbstractFileSystem.find
 
 
+def _renames(filesystem: Any) -> bool:
+    """Whether it renames files. Stores of objects, which write them whole, are asynchronous here."""
+    return not filesystem.async_impl and filesystem.__class__.mv is not _library("fsspec").AbstractFileSystem.mv
+
+
 def _facts(info: Mapping[str, Any], key: str) -> tuple[int, str]:
     """Size and version of a file, the latter as the core writes it."""
     if info["type"] == "directory":
@@ -244,17 +277,27 @@ def _facts(info: Mapping[str, Any], key: str) -> tuple[int, str]:
     for name in _TAGS:
         if (tag := info.get(name)) not in (None, ""):
             return size, f"e{tag.hex() if isinstance(tag, bytes) else tag}"
+    if (time := _written(info)) is not None:
+        return size, f"m{time}"
+    for name in _TIMES:
+        if (time := info.get(name)) is not None and not isinstance(time, bool):
+            return size, f"e{time.isoformat() if isinstance(time, date) else time}"
+    return size, ""
+
+
+def _written(info: Mapping[str, Any]) -> int | None:
+    """When a file was written, in nanoseconds since 1970, if the first of the fields that say so is a time."""
     for name in _TIMES:
         match info.get(name):
             case bool() | None:
                 continue
             case int() | float() as seconds:
-                return size, f"m{round(seconds * 1e9)}"
+                return round(seconds * 1e9)
             case datetime() as time:
-                return size, f"m{round(time.timestamp() * 1e9)}"
-            case time:
-                return size, f"e{time.isoformat() if isinstance(time, date) else time}"
-    return size, ""
+                return round(time.timestamp() * 1e9)
+            case _:
+                return None
+    return None
 
 
 def _value(name: str, text: str) -> Any:

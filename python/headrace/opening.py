@@ -9,6 +9,7 @@ from typing import Any, Literal, SupportsIndex
 from . import _core, _disk_cache
 from ._disk_cache import CacheSize, cache_folder
 from ._files import Store
+from ._paths import options_of
 from ._progress import index_progress
 from ._units import as_int, parse_bytes
 from .dataset import TableDataset
@@ -136,11 +137,7 @@ def open(
         )
     if index not in ("auto", "rebuild"):
         index = os.path.abspath(index)  # noqa: PTH100
-    options = dict(storage_options or {})
-    if wrong := [pair for pair in options.items() if not all(isinstance(part, str) for part in pair)]:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(
-            f"storage_options must map text to text, got a {type(wrong[0][1]).__name__} for {wrong[0][0]!r}"
-        )
+    options = options_of(storage_options)
     if group is not None and format not in (None, "files"):
         raise ValueError(f"group is for raw files, got it with format={format!r}")
     folder: str | None = None if cache_dir is None else str(os.path.abspath(cache_dir))  # noqa: PTH100

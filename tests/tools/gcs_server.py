@@ -1,4 +1,5 @@
-"""A Google Cloud Storage server for tests: fake-gcs-server, on a free port of the loopback interface.
+"""A Google Cloud Storage server for tests: fake-gcs-server, behind `gcs_writes.py`, on a free port of the loopback
+interface.
 
     with GcsServer() as server:
         server.make_bucket("data")
@@ -15,6 +16,7 @@ import json
 import urllib.parse
 from pathlib import Path
 
+from tools.gcs_writes import WritesService
 from tools.programs import FAKE_GCS
 from tools.serving import HOST, Answer, ProgramServer, call
 
@@ -23,6 +25,20 @@ __all__ = ["GcsServer"]
 
 class GcsServer(ProgramServer):
     """A running server; a context manager."""
+
+    _writes: WritesService | None = None
+
+    def start(self) -> None:
+        super().start()
+        self._writes = WritesService(self.port)
+        self._writes.start()
+        self.port = self._writes.port
+
+    def stop(self) -> None:
+        if self._writes is not None:
+            self._writes.stop()
+            self._writes = None
+        super().stop()
 
     def url(self, bucket: str, path: str = "", endpoint: str | None = None) -> str:
         return f"gs://{bucket}/{path}"

@@ -23,7 +23,7 @@ pub(crate) fn to_python(error: Error) -> PyErr {
     let message = error.to_string();
     match error {
         Error::Argument(_) => PyValueError::new_err(message),
-        Error::Data { .. } | Error::Changed { .. } => classes::DataError::new_err(message),
+        Error::Data { .. } | Error::Changed { .. } | Error::Moved { .. } => classes::DataError::new_err(message),
         Error::Store { fault: StoreFault::NotFound, .. } => classes::MissingError::new_err(message),
         Error::Store { .. } | Error::Disk { .. } => classes::StoreError::new_err(message),
         Error::Memory { .. } => classes::BudgetError::new_err(message),

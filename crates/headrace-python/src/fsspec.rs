@@ -5,11 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use headrace::error::StoreFault;
+use headrace::store::Version;
+use headrace::store::remote::Facts;
 use headrace::store::remote::foreign::{Called, Files, Opened, Place, Trouble};
-use headrace::store::{Object, Version};
 use headrace::{Error, Result};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -90,6 +92,13 @@ impl FileSystem {
     }
 }
 
+/// (size, version, time of writing) as Python tells them.
+type Told = (u64, String, Option<i64>);
+
+fn facts((size, token, modified): Told) -> PyResult<Facts> {
+    Ok(Facts { size, version: version(&token)?, modified })
+}
+
 fn version(token: &str) -> PyResult<Version> {
     Version::from_token(token).map_err(crate::errors::to_python)
 }
@@ -103,24 +112,26 @@ impl Files for FileSystem {
         })
     }
 
-    fn head(&self, key: &str) -> Called<(u64, Version)> {
-        self.call(|own| {
-            let (size, token) = own.call_method1("head", (key,))?.extract::<(u64, String)>()?;
-            Ok((size, version(&token)?))
-        })
+    fn head(&self, key: &str) -> Called<Facts> {
+        self.call(|own| facts(own.call_method1("head", (key,))?.extract()?))
     }
 
-    fn list(&self, start: &str) -> Called<Vec<Object>> {
+    fn list(&self, start: &str) -> Called<Vec<(String, Facts)>> {
         self.call(|own| {
-            let found = own.call_method1("list", (start,))?.extract::<Vec<(String, u64, String)>>()?;
-            let object = |(path, size, token): (String, u64, String)| -> PyResult<Object> {
-                Ok(Object { path, size, version: version(&token)? })
-            };
-            found.into_iter().map(object).collect()
+            let found = own.call_method1("list", (start,))?.extract::<Vec<(String, Told)>>()?;
+            found.into_iter().map(|(key, told)| Ok((key, facts(told)?))).collect()
         })
     }
 
     fn put(&self, key: &str, bytes: &[u8]) -> Called<()> {
         self.call(|own| own.call_method1("put", (key, PyBytes::new(own.py(), bytes))).map(drop))
+    }
+
+    fn put_file(&self, key: &str, path: &Path) -> Called<()> {
+        self.call(|own| own.call_method1("put_file", (key, path)).map(drop))
+    }
+
+    fn delete(&self, key: &str) -> Called<()> {
+        self.call(|own| own.call_method1("delete", (key,)).map(drop))
     }
 }

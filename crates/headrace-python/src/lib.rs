@@ -25,6 +25,7 @@ mod listing;
 mod order;
 mod rows;
 mod run;
+mod store;
 mod values;
 
 /// The compiled core of headrace.
@@ -54,6 +55,8 @@ mod _core {
     use super::rows::{ArrowFile, Rows};
     #[pymodule_export]
     use super::run::{Run, Steps, default_lanes, default_window};
+    #[pymodule_export]
+    use super::store::{Pages, Store};
     #[pymodule_export]
     use super::version;
 

@@ -8,7 +8,7 @@ use headrace::cancel::Cancel;
 use headrace::index::listing::{self, Found, Rule};
 use headrace::index::{self, OpenOptions, Progress};
 use headrace::store::cache::cached;
-use headrace::store::{self, Object, READ_BLOCK, Store, Version};
+use headrace::store::{self, Object, READ_BLOCK, Store, Version, root};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -64,7 +64,7 @@ impl Listing {
         storage_options: BTreeMap<String, String>,
         cache: Option<PyRef<'_, DiskCache>>,
     ) -> PyResult<Self> {
-        let store = py.detach(|| listing::root(url, &storage_options)).map_err(to_python)?;
+        let store = py.detach(|| root::root(url, &storage_options)).map_err(to_python)?;
         Ok(Self::unlisted(store, cache))
     }
 

@@ -120,6 +120,17 @@ pub enum Error {
         found: String,
     },
 
+    /// A local file that was written to while it was stored somewhere else.
+    #[error("{path}: changed while it was read: expected {wanted}, found {found}\nhint: store it once it is whole")]
+    Moved {
+        /// The file.
+        path: String,
+        /// Size and version when it was opened.
+        wanted: String,
+        /// Size and version now.
+        found: String,
+    },
+
     /// A memory budget that is too small for the work.
     #[error(
         "memory={available} bytes is too small: {purpose} needs {needed} bytes\nhint: pass a larger memory= to the DataLoader"

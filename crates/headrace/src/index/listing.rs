@@ -25,7 +25,7 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result, StoreFault};
 use crate::index::glob::Pattern;
 use crate::index::{Phase, Progress};
-use crate::store::local::LocalStore;
+use crate::store::local::{LocalStore, nothing};
 use crate::store::remote::{Hidden, Provider, RemoteStore};
 use crate::store::resolve::{Local, Location, is_marked_slow, resolve, split_pattern};
 use crate::store::walk::{modified, walk};
@@ -150,25 +150,6 @@ fn find_here(places: &[(String, Local)], is_slow: bool, cancel: &Cancel, progres
         search.listing.in_place = store.head(IN_PLACE, cancel).ok();
     }
     search.finish(Arc::new(store), root)
-}
-
-/// A store at the folder that `url` stands for. Lists nothing; a local folder must exist.
-pub fn root(url: &str, options: &BTreeMap<String, String>) -> Result<Arc<dyn Store>> {
-    let pattern = || {
-        Error::Argument(format!(
-            "{url:?}: expected a folder, found a pattern\nhint: only a folder's files can be named by an index"
-        ))
-    };
-    match resolve(url, options)? {
-        Location::Local { place: Local::Folder(path), is_slow } => Ok(Arc::new(LocalStore::new(&path)?.slow(is_slow))),
-        Location::Local { place: Local::File(path), .. } => Ok(Arc::new(LocalStore::new(&path)?)),
-        Location::Local { place: Local::Pattern { .. }, .. } => Err(pattern()),
-        location @ Location::Remote { query: Some(_), .. } => Err(Error::Argument(format!(
-            "{:?}: expected a folder, found the signed URL of a file",
-            location.shown(url)
-        ))),
-        Location::Remote { provider, key, query: None } => Ok(Arc::new(RemoteStore::new(provider, &key)?)),
-    }
 }
 
 /// The store of what was found before, with its root, in another process: made of the same `urls`, so that it sends what
@@ -372,6 +353,7 @@ impl<'a> Search<'a> {
                 self.file(url, &text(folder)?, object);
                 Ok(())
             }
+            Local::Nothing(path) => Err(nothing(path)),
             Local::Pattern { base, pattern } => {
                 let base_text = text(base)?;
                 self.request(&format!("pattern {base_text}\0{pattern}"));

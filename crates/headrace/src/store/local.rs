@@ -4,16 +4,23 @@
 //! that is replaced or written to while a run goes on is noticed, and no table of open files grows with the
 //! dataset. Reads happen on the thread that waits for them.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tempfile::NamedTempFile;
+
 use crate::cancel::Cancel;
 use crate::error::{Error, Result, StoreFault};
+use crate::store::content::Source;
 use crate::store::walk::{modified, walk};
-use crate::store::{Fetch, Object, Pending, Store, Traffic, Version};
+use crate::store::{Condition, Content, Entry, Fetch, Object, Pending, READ_BLOCK, Store, Traffic, Version};
+
+/// How the names of files begin and end that are not whole yet. Hidden, so that no listing takes them for data.
+const UNFINISHED: (&str, &str) = (".headrace-", ".tmp");
 
 /// A folder.
 #[derive(Debug)]
@@ -36,6 +43,14 @@ impl LocalStore {
             return Err(Error::Argument(format!("{}: the folder's name is not UTF-8", root.display())));
         };
         Ok(Self { url: url.to_owned(), root, is_slow: false, traffic: Arc::default() })
+    }
+
+    /// The folder at `root`, which is made when the first file is stored.
+    pub fn to_make(root: &Path) -> Result<Self> {
+        let Some(url) = root.to_str() else {
+            return Err(Error::Argument(format!("{}: the folder's name is not UTF-8", root.display())));
+        };
+        Ok(Self { url: url.to_owned(), root: root.to_owned(), is_slow: false, traffic: Arc::default() })
     }
 
     /// The same folder, marked as one that is slow to read, such as a mount that many machines share.
@@ -73,6 +88,19 @@ impl Store for LocalStore {
         })
     }
 
+    fn entries(&self, start: &str, cancel: &Cancel, found: &mut dyn FnMut(Entry)) -> Result<()> {
+        let folder = start.rsplit_once('/').map_or("", |(folder, _)| folder);
+        if !self.full(folder).is_dir() {
+            // As a store, which has no folders: what is not there holds nothing.
+            return cancel.check();
+        }
+        self.list_starting(start, cancel, &mut |object| {
+            if !is_unfinished(&object.path) {
+                found(Entry::plain(object));
+            }
+        })
+    }
+
     fn head(&self, path: &str, cancel: &Cancel) -> Result<Object> {
         cancel.check()?;
         let full = self.full(path);
@@ -96,13 +124,48 @@ impl Store for LocalStore {
         })
     }
 
-    fn put(&self, path: &str, bytes: &[u8], cancel: &Cancel) -> Result<()> {
+    fn write(&self, path: &str, content: Content<'_>, condition: &Condition, cancel: &Cancel) -> Result<Option<Entry>> {
         cancel.check()?;
         let full = self.full(path);
+        if let Condition::Unchanged(version) = condition {
+            // Not one step with what follows: a file system has none for that.
+            match self.head(path, cancel) {
+                Ok(object) if object.version == *version => {}
+                Ok(_) | Err(Error::Store { fault: StoreFault::NotFound, .. }) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
         if let Some(folder) = full.parent() {
             fs::create_dir_all(folder).map_err(|e| disk_error(folder, "create folder", &e))?;
         }
-        write_atomic(&full, bytes)
+        let source = Source::open(content)?;
+        let file = aside(&full)?;
+        let mut at = 0;
+        while at < source.len {
+            cancel.check()?;
+            let end = source.len.min(at + READ_BLOCK);
+            let bytes = source.read(at..end)?;
+            (&mut file.as_file()).write_all(&bytes).map_err(|e| disk_error(&full, "write", &e))?;
+            at = end;
+        }
+        source.check()?;
+        let Some(metadata) = persist(file, &full, *condition == Condition::Absent)? else { return Ok(None) };
+        let version = Version::Modified(modified(&metadata));
+        Ok(Some(Entry::plain(Object { path: path.to_owned(), size: metadata.len(), version })))
+    }
+
+    fn delete(&self, path: &str, cancel: &Cancel) -> Result<()> {
+        cancel.check()?;
+        let full = self.full(path);
+        match fs::symlink_metadata(&full) {
+            Ok(metadata) if metadata.is_dir() => return Err(not_a_file(&full)),
+            Err(e) if is_nothing(&e) => return Ok(()),
+            _ => {}
+        }
+        match fs::remove_file(&full) {
+            Err(e) if !is_nothing(&e) => Err(disk_error(&full, "delete", &e)),
+            _ => Ok(()),
+        }
     }
 
     fn is_remote(&self) -> bool {
@@ -124,26 +187,55 @@ impl Store for LocalStore {
 
 /// Replaces a file whole: a temporary file in the same folder, synced, then renamed. The folder must exist.
 pub(crate) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
-    let failed = |e: io::Error| disk_error(path, "write", &e);
+    let file = aside(path)?;
+    (&mut file.as_file()).write_all(bytes).map_err(|e| disk_error(path, "write", &e))?;
+    persist(file, path, false).map(drop)
+}
+
+/// An empty file beside the one that it will be. It goes when it is dropped.
+fn aside(path: &Path) -> Result<NamedTempFile> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Hidden, so that a listing by another process never takes it for data; readable as new files usually are,
-    // because other users may share the folder.
     let mut builder = tempfile::Builder::new();
-    builder.prefix(".headrace-").suffix(".tmp");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(fs::Permissions::from_mode(0o666));
-    }
-    let mut file = builder.tempfile_in(folder).map_err(failed)?;
-    file.write_all(bytes).map_err(failed)?;
+    builder.prefix(UNFINISHED.0).suffix(UNFINISHED.1);
+    // Readable as new files usually are, because other users may share the folder.
+    builder.permissions(fs::Permissions::from_mode(0o666));
+    builder.tempfile_in(folder).map_err(|e| disk_error(path, "write", &e))
+}
+
+/// Gives a file its name; `None` if only a new one may have it, and it is taken.
+fn persist(file: NamedTempFile, path: &Path, only_new: bool) -> Result<Option<Metadata>> {
+    let failed = |e: io::Error| disk_error(path, "write", &e);
     file.as_file().sync_all().map_err(failed)?;
-    file.persist(path).map_err(|e| failed(e.error))?;
+    let metadata = file.as_file().metadata().map_err(failed)?;
+    if only_new {
+        match file.persist_noclobber(path) {
+            Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+            other => other.map_err(|e| failed(e.error))?,
+        };
+    } else {
+        file.persist(path).map_err(|e| failed(e.error))?;
+    }
     // The rename itself is made durable where the system can do that; a folder that cannot be synced is no fault.
-    if let Ok(folder) = File::open(folder) {
+    if let Some(folder) = path.parent().and_then(|folder| File::open(folder).ok()) {
         let _ = folder.sync_all();
     }
-    Ok(())
+    Ok(Some(metadata))
+}
+
+/// Whether a name is that of a file that is not whole yet.
+fn is_unfinished(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.starts_with(UNFINISHED.0) && name.ends_with(UNFINISHED.1)
+}
+
+/// Whether an error says that there is nothing of a name.
+fn is_nothing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// The error for a path at which there is nothing.
+pub(crate) fn nothing(path: &Path) -> Error {
+    io_error(path, "open", &io::Error::from_raw_os_error(libc::ENOENT))
 }
 
 /// An error of a read or a listing.
@@ -168,7 +260,7 @@ pub(crate) fn disk_error(path: &Path, operation: &str, error: &io::Error) -> Err
     Error::Disk { path: path.display().to_string(), operation: operation.to_owned(), detail: error.to_string() }
 }
 
-fn not_a_file(path: &Path) -> Error {
+pub(crate) fn not_a_file(path: &Path) -> Error {
     Error::Argument(format!("{}: expected a regular file, found a folder or a special file", path.display()))
 }
 
@@ -241,14 +333,14 @@ impl Pending for LocalRead {
 }
 
 /// Opens a file for reading without ever waiting for a pipe's other end.
-fn open_file(path: &Path) -> Result<File> {
+pub(crate) fn open_file(path: &Path) -> Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = fs::OpenOptions::new();
     options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
     options.open(path).map_err(|e| io_error(path, "open", &e))
 }
 
-fn describe(size: u64, modified: Option<i64>) -> String {
+pub(crate) fn describe(size: u64, modified: Option<i64>) -> String {
     match modified {
         Some(time) => {
             format!(

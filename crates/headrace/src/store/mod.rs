@@ -5,15 +5,20 @@
 //! thread; a remote one runs on the process-wide HTTP runtime under the process-wide concurrency limit.
 
 pub mod cache;
+mod content;
 pub mod local;
+mod pages;
 pub mod remote;
 pub mod resolve;
+pub mod root;
 mod stream;
 pub(crate) mod walk;
 
 #[cfg(test)]
 mod tests;
 
+pub use content::{Condition, Content};
+pub use pages::Pages;
 pub use stream::ByteStream;
 
 use std::fmt;
@@ -70,6 +75,26 @@ pub struct Object {
     pub size: u64,
     /// What tells this content from another.
     pub version: Version,
+}
+
+/// A file or object with all that is known of it without reading it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Path, size and version.
+    pub object: Object,
+    /// When it was written, in nanoseconds since 1970, where the store tells.
+    pub modified: Option<i64>,
+}
+
+impl Entry {
+    /// Of a store that tells of times as versions or not at all.
+    fn plain(object: Object) -> Self {
+        let modified = match object.version {
+            Version::Modified(time) => Some(time),
+            _ => None,
+        };
+        Self { object, modified }
+    }
 }
 
 /// Counts of what a store was asked for, for tests and `stats()`.
@@ -141,8 +166,18 @@ pub trait Store: Send + Sync + fmt::Debug {
         })
     }
 
+    /// As [`Self::list_starting`], with all that is known of each file.
+    fn entries(&self, start: &str, cancel: &Cancel, found: &mut dyn FnMut(Entry)) -> Result<()> {
+        self.list_starting(start, cancel, &mut |object| found(Entry::plain(object)))
+    }
+
     /// Size and version of one file now.
     fn head(&self, path: &str, cancel: &Cancel) -> Result<Object>;
+
+    /// As [`Self::head`], with all that is known of the file.
+    fn entry(&self, path: &str, cancel: &Cancel) -> Result<Entry> {
+        self.head(path, cancel).map(Entry::plain)
+    }
 
     /// Starts to read `range` of `object`; faults are reported by [`Fetch::wait_into`].
     ///
@@ -150,8 +185,17 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// [`crate::Error::Changed`].
     fn fetch(&self, object: &Object, range: Range<u64>) -> Fetch;
 
-    /// Writes a small file whole, atomically: readers see the old content or the new.
-    fn put(&self, path: &str, bytes: &[u8], cancel: &Cancel) -> Result<()>;
+    /// Stores a file whole, atomically: readers see what was there before or the new content. What is stored is looked at
+    /// before this returns; `None` if the condition does not hold.
+    fn write(&self, path: &str, content: Content<'_>, condition: &Condition, cancel: &Cancel) -> Result<Option<Entry>>;
+
+    /// Stores bytes, whatever is there.
+    fn put(&self, path: &str, bytes: &[u8], cancel: &Cancel) -> Result<()> {
+        self.write(path, Content::Bytes(bytes), &Condition::Always, cancel).map(drop)
+    }
+
+    /// Removes a file; nothing, if there is none.
+    fn delete(&self, path: &str, cancel: &Cancel) -> Result<()>;
 
     /// Whether reads travel over a network, so that working ahead pays.
     fn is_remote(&self) -> bool;
@@ -246,6 +290,39 @@ pub fn read(store: &Arc<dyn Store>, object: &Object, range: Range<u64>, cancel: 
 pub fn head_below(store: &dyn Store, path: &str, cancel: &Cancel) -> Result<Object> {
     check_below(store, path)?;
     store.head(path, cancel)
+}
+
+/// All that is known of a file now.
+///
+/// # Errors
+/// [`Error::Argument`] for a path that leads out of the root, and those of [`Store::entry`].
+pub fn entry_below(store: &dyn Store, path: &str, cancel: &Cancel) -> Result<Entry> {
+    check_below(store, path)?;
+    store.entry(path, cancel)
+}
+
+/// Stores a file whole; `None` if the condition does not hold.
+///
+/// # Errors
+/// [`Error::Argument`] for a path that leads out of the root, and those of [`Store::write`].
+pub fn write(
+    store: &dyn Store,
+    path: &str,
+    content: Content<'_>,
+    condition: &Condition,
+    cancel: &Cancel,
+) -> Result<Option<Entry>> {
+    check_below(store, path)?;
+    store.write(path, content, condition, cancel)
+}
+
+/// Removes a file; nothing, if there is none.
+///
+/// # Errors
+/// [`Error::Argument`] for a path that leads out of the root, and those of [`Store::delete`].
+pub fn delete(store: &dyn Store, path: &str, cancel: &Cancel) -> Result<()> {
+    check_below(store, path)?;
+    store.delete(path, cancel)
 }
 
 /// Paths may come from files: none leads out of the root.

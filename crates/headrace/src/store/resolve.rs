@@ -16,6 +16,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -72,6 +73,8 @@ pub enum Local {
     Folder(PathBuf),
     /// A file.
     File(PathBuf),
+    /// Nothing yet.
+    Nothing(PathBuf),
     /// Files below `base` whose path relative to it matches `pattern`.
     Pattern {
         /// The deepest folder that is spelled out.
@@ -218,7 +221,12 @@ fn local(path: &Path, url: &str) -> Result<Local> {
         Ok(_) => Err(Error::Argument(format!("{url:?}: expected a file or a folder, found a special file"))),
         Err(e) => {
             let text = path.to_str().unwrap_or_default();
-            let Some((base, pattern)) = split_pattern(text) else { return Err(io_error(&path, "open", &e)) };
+            let Some((base, pattern)) = split_pattern(text) else {
+                return match e.kind() {
+                    io::ErrorKind::NotFound => Ok(Local::Nothing(plain_so_far(path)?)),
+                    _ => Err(io_error(&path, "open", &e)),
+                };
+            };
             let base = if base.is_empty() { "/" } else { base };
             match fs::metadata(base) {
                 Ok(metadata) if metadata.is_dir() => {
@@ -245,6 +253,18 @@ fn plain_file(path: PathBuf) -> Result<PathBuf> {
     match (path.parent(), path.file_name()) {
         (Some(folder), Some(name)) => Ok(plain(folder.to_owned())?.join(name)),
         _ => plain(path),
+    }
+}
+
+/// As [`plain`], for a path of which the end is not there: what stands before the last `..` has to be.
+fn plain_so_far(path: PathBuf) -> Result<PathBuf> {
+    let parts: Vec<_> = path.components().collect();
+    match parts.iter().rposition(|part| *part == Component::ParentDir) {
+        Some(last) => {
+            let rest: PathBuf = parts[last + 1..].iter().collect();
+            Ok(plain(parts[..=last].iter().collect())?.join(rest))
+        }
+        None => Ok(parts.iter().collect()),
     }
 }
 

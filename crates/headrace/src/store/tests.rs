@@ -10,7 +10,9 @@ use proptest::prelude::*;
 use crate::cancel::Cancel;
 use crate::error::{Error, Result, StoreFault};
 use crate::store::local::LocalStore;
-use crate::store::{ByteStream, Fetch, Object, Store, Traffic};
+use crate::store::{
+    ByteStream, Condition, Content, Entry, Fetch, Object, Pages, Store, Traffic, Version, delete, read, write,
+};
 
 fn store() -> (tempfile::TempDir, Arc<dyn Store>) {
     let folder = tempfile::tempdir().expect("folder");
@@ -54,6 +56,70 @@ fn a_listing_begins_where_it_is_told_and_a_root_lies_below_another() {
     assert_eq!(starting(&below, ""), ["b1", "b2/c", "c"]);
     assert_eq!(below.url(), format!("{}/a", store.url()));
     assert!(store.can_list() && store.endpoint().is_none());
+}
+
+#[test]
+fn a_condition_that_does_not_hold_leaves_what_is_there() {
+    let (_folder, store) = store();
+    let never = Cancel::new();
+    let write = |condition: Condition, bytes: &[u8]| {
+        store.write("a/x", Content::Bytes(bytes), &condition, &never).expect("write")
+    };
+    assert_eq!(write(Condition::Unchanged(Version::Modified(0)), b"0"), None, "there is none");
+    let first = write(Condition::Absent, b"1").expect("new");
+    assert_eq!(first, store.entry("a/x", &never).expect("entry"));
+    assert_eq!(write(Condition::Absent, b"2"), None);
+    assert_eq!(write(Condition::Unchanged(Version::Modified(0)), b"3"), None);
+    assert_eq!(read(&store, &first.object, 0..1, &never).expect("read"), b"1");
+    assert_eq!(write(Condition::Unchanged(first.object.version), b"4444").expect("unchanged").object.size, 4);
+    store.delete("a/x", &never).expect("delete");
+    store.delete("a/x", &never).expect("nothing to delete");
+    assert!(store.delete("a", &never).is_err(), "a folder is no file");
+}
+
+#[test]
+fn a_file_is_stored_as_it_is() {
+    let (folder, store) = store();
+    let never = Cancel::new();
+    let source = tempfile::NamedTempFile::new().expect("source");
+    let bytes: Vec<u8> = (0..20_000_000_u32).map(|at| at as u8).collect();
+    fs::write(source.path(), &bytes).expect("write");
+    let stored = store.write("x", Content::File(source.path()), &Condition::Always, &never).expect("write");
+    assert_eq!(stored.expect("stored").object.size, bytes.len() as u64);
+    assert!(fs::read(folder.path().join("x")).expect("read") == bytes);
+    assert!(store.write("x", Content::File(folder.path()), &Condition::Always, &never).is_err(), "a folder is no file");
+    for path in ["", "../x", "a//b", "/x"] {
+        assert!(write(store.as_ref(), path, Content::Bytes(b""), &Condition::Always, &never).is_err(), "{path}");
+        assert!(delete(store.as_ref(), path, &never).is_err(), "{path}");
+    }
+}
+
+#[test]
+fn pages_hold_all_files_and_end_with_none() {
+    let (folder, store) = store();
+    let never = Cancel::new();
+    for number in 0..2500 {
+        fs::write(folder.path().join(format!("{:04}", number * 7 % 2500)), b"").expect("write");
+    }
+    for ordered in [true, false] {
+        let pages = Pages::start(Arc::clone(&store), String::new(), ordered).expect("start");
+        let mut paths = Vec::new();
+        loop {
+            let page = pages.next(&never).expect("page");
+            assert!(page.len() <= 1000);
+            if page.is_empty() {
+                break;
+            }
+            paths.extend(page.into_iter().map(|entry| entry.object.path));
+        }
+        assert!(!ordered || paths.is_sorted());
+        paths.sort();
+        assert!(paths.len() == 2500 && paths[2499] == "2499");
+    }
+    drop(Pages::start(Arc::clone(&store), String::new(), false).expect("start"));
+    fs::write(folder.path().join(".headrace-1.tmp"), b"").expect("write");
+    let pages = Pages::start(store, ".".to_owned(), true).expect("start");
+    assert!(pages.next(&never).expect("page").is_empty(), "what is not whole yet is not there");
 }
 
 /// Readers see the old content or the new, never a mixture or none.
@@ -141,8 +207,12 @@ impl Store for Far {
         self.0.fetch(object, range)
     }
 
-    fn put(&self, path: &str, bytes: &[u8], cancel: &Cancel) -> Result<()> {
-        self.0.put(path, bytes, cancel)
+    fn write(&self, path: &str, content: Content<'_>, when: &Condition, cancel: &Cancel) -> Result<Option<Entry>> {
+        self.0.write(path, content, when, cancel)
+    }
+
+    fn delete(&self, path: &str, cancel: &Cancel) -> Result<()> {
+        self.0.delete(path, cancel)
     }
 
     fn is_remote(&self) -> bool {

@@ -23,7 +23,7 @@ use self::folder::{Asked, Claim};
 pub use self::folder::{Folder, Usage, clear, usage};
 use crate::cancel::Cancel;
 use crate::error::Result;
-use crate::store::{Fetch, Object, Pending, Store, Traffic};
+use crate::store::{Condition, Content, Entry, Fetch, Object, Pending, Store, Traffic};
 
 /// Shorter ranges are not kept: a file for each would cost more than it saves.
 const SHORTEST: u64 = 4 << 10;
@@ -81,8 +81,16 @@ impl Store for CachedStore {
         self.store.list_starting(start, cancel, found)
     }
 
+    fn entries(&self, start: &str, cancel: &Cancel, found: &mut dyn FnMut(Entry)) -> Result<()> {
+        self.store.entries(start, cancel, found)
+    }
+
     fn head(&self, path: &str, cancel: &Cancel) -> Result<Object> {
         self.store.head(path, cancel)
+    }
+
+    fn entry(&self, path: &str, cancel: &Cancel) -> Result<Entry> {
+        self.store.entry(path, cancel)
     }
 
     fn fetch(&self, object: &Object, range: Range<u64>) -> Fetch {
@@ -93,8 +101,12 @@ impl Store for CachedStore {
         }
     }
 
-    fn put(&self, path: &str, bytes: &[u8], cancel: &Cancel) -> Result<()> {
-        self.store.put(path, bytes, cancel)
+    fn write(&self, path: &str, content: Content<'_>, condition: &Condition, cancel: &Cancel) -> Result<Option<Entry>> {
+        self.store.write(path, content, condition, cancel)
+    }
+
+    fn delete(&self, path: &str, cancel: &Cancel) -> Result<()> {
+        self.store.delete(path, cancel)
     }
 
     fn is_remote(&self) -> bool {

@@ -14,7 +14,7 @@ use super::{Folder, cached, clear, usage};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::store::local::LocalStore;
-use crate::store::{Fetch, Object, Pending, Store, Traffic, Version};
+use crate::store::{Condition, Content, Entry, Fetch, Object, Pending, Store, Traffic, Version};
 
 /// A mount that takes its time, and counts the reads that were begun.
 #[derive(Debug)]
@@ -55,8 +55,12 @@ impl Store for Slow {
         Fetch::new(SlowRead(self.store.fetch(object, range), self.wait))
     }
 
-    fn put(&self, path: &str, bytes: &[u8], cancel: &Cancel) -> Result<()> {
-        self.store.put(path, bytes, cancel)
+    fn write(&self, path: &str, content: Content<'_>, when: &Condition, cancel: &Cancel) -> Result<Option<Entry>> {
+        self.store.write(path, content, when, cancel)
+    }
+
+    fn delete(&self, path: &str, cancel: &Cancel) -> Result<()> {
+        self.store.delete(path, cancel)
     }
 
     fn is_remote(&self) -> bool {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,12 +15,12 @@ use futures_util::stream::{self, StreamExt};
 use serde_json::Value;
 
 use crate::error::{Result, StoreFault};
-use crate::store::remote::backend::{Answer, Ask, Asked, Backend, Entry, Fault, Page};
+use crate::store::remote::backend::{Answer, Ask, Asked, Backend, Facts, Fault, Listed, Page, Puts, Whole, Writer};
 use crate::store::remote::observe::Notes;
 use crate::store::remote::provider::{Advice, Connection, Provider, Secrets, Sources};
 use crate::store::remote::retry::Policy;
 use crate::store::remote::settings;
-use crate::store::{Object, Version};
+use crate::store::{Condition, Version};
 
 /// For one call, whose bytes cannot be watched as they come; a listing is one call too.
 const CALL: Duration = Duration::from_secs(60);
@@ -52,14 +53,20 @@ pub trait Files: Send + Sync {
     /// The bytes of a range, with size and version of the file after they were read.
     fn read(&self, key: &str, range: Range<u64>) -> Called<(Vec<u8>, u64, Version)>;
 
-    /// Size and version of a file.
-    fn head(&self, key: &str) -> Called<(u64, Version)>;
+    /// What is known of a file.
+    fn head(&self, key: &str) -> Called<Facts>;
 
-    /// All files whose keys begin with `start`; their paths are keys.
-    fn list(&self, start: &str) -> Called<Vec<Object>>;
+    /// Keys of all files that begin with `start`, with what is known of each.
+    fn list(&self, start: &str) -> Called<Vec<(String, Facts)>>;
 
     /// Writes a file whole.
     fn put(&self, key: &str, bytes: &[u8]) -> Called<()>;
+
+    /// Writes a copy of a local file whole.
+    fn put_file(&self, key: &str, path: &Path) -> Called<()>;
+
+    /// Removes a file; nothing, if there is none.
+    fn delete(&self, key: &str) -> Called<()>;
 }
 
 /// Where files of another library lie.
@@ -203,19 +210,58 @@ impl Backend for Library {
         })
     }
 
-    fn head(&self, ask: Ask) -> Asked<'_, (u64, Version)> {
+    fn head(&self, ask: Ask) -> Asked<'_, Facts> {
         Box::pin(self.call(ask.notes, move |files| files.head(&ask.key)))
     }
 
     fn list(&self, ask: Ask, _: Option<String>) -> Asked<'_, Page> {
         Box::pin(async move {
-            let objects = self.call(ask.notes, move |files| files.list(&ask.key)).await?;
-            let entries = objects.into_iter().map(|Object { path, size, version }| Entry { key: path, size, version });
+            let found = self.call(ask.notes, move |files| files.list(&ask.key)).await?;
+            let entries = found.into_iter().map(|(key, facts)| Listed { key, facts });
             Ok(Page { entries: entries.collect(), next: None })
         })
     }
 
-    fn put(&self, ask: Ask, bytes: Bytes) -> Asked<'_, ()> {
-        Box::pin(self.call(ask.notes, move |files| files.put(&ask.key, &bytes)))
+    fn writer(&self) -> Option<Writer<'_>> {
+        Some(Writer::Whole(self))
+    }
+}
+
+impl Puts for Library {
+    fn put(&self, ask: Ask, bytes: Bytes, condition: Condition) -> Asked<'_, Option<Version>> {
+        Box::pin(self.call(ask.notes, move |files| {
+            // Not one step with what follows: no library has one that holds for all that it reads.
+            let holds = match condition {
+                Condition::Always => true,
+                Condition::Absent => is_missing(files.head(&ask.key))?,
+                Condition::Unchanged(version) => match files.head(&ask.key) {
+                    Err(Trouble { fault: StoreFault::NotFound, .. }) => false,
+                    found => found?.version == version,
+                },
+            };
+            if !holds {
+                return Ok(None);
+            }
+            files.put(&ask.key, &bytes)?;
+            Ok(Some(Version::Unknown))
+        }))
+    }
+
+    fn delete(&self, ask: Ask) -> Asked<'_, ()> {
+        Box::pin(self.call(ask.notes, move |files| files.delete(&ask.key)))
+    }
+}
+
+impl Whole for Library {
+    fn put_file(&self, ask: Ask, path: PathBuf) -> Asked<'_, ()> {
+        Box::pin(self.call(ask.notes, move |files| files.put_file(&ask.key, &path)))
+    }
+}
+
+/// Whether a look for a file says that there is none.
+fn is_missing(found: Called<Facts>) -> Called<bool> {
+    match found {
+        Err(Trouble { fault: StoreFault::NotFound, .. }) => Ok(true),
+        found => found.map(|_| false),
     }
 }

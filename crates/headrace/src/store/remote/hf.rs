@@ -12,7 +12,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use object_store::client::HttpErrorKind;
 use object_store::{HeaderMap, HeaderValue};
 use reqwest::{Method, Url, header};
@@ -20,7 +19,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::store::Version;
-use crate::store::remote::backend::{Answer, Ask, Asked, Backend, Entry, Fault, Page, tagged};
+use crate::store::remote::backend::{Answer, Ask, Asked, Backend, Facts, Fault, Listed, Page, tagged};
 use crate::store::remote::observe::Notes;
 use crate::store::remote::provider::{Advice, Connection, Provider, Secrets, Sources, file_of};
 use crate::store::remote::retry::Policy;
@@ -255,10 +254,6 @@ impl Provider for Hf {
     fn pin(&self, revision: &str) {
         self.commit.get_or_init(|| revision.to_owned());
     }
-
-    fn can_write(&self) -> bool {
-        false
-    }
 }
 
 /// A client of a repository.
@@ -387,7 +382,7 @@ impl Backend for Repository {
         })
     }
 
-    fn head(&self, ask: Ask) -> Asked<'_, (u64, Version)> {
+    fn head(&self, ask: Ask) -> Asked<'_, Facts> {
         Box::pin(async move {
             let url = self.file(&ask).await?;
             let knows = |headers: &HeaderMap| headers.contains_key(LINKED_SIZE);
@@ -395,7 +390,8 @@ impl Backend for Repository {
             let headers = arrived.response.headers();
             let size = web::text(headers, LINKED_SIZE).and_then(|text| text.trim().parse().ok());
             let size = size.or_else(|| content_length(headers)).ok_or("the Hub does not say how long the file is")?;
-            Ok((size, hash(&arrived)))
+            // The time of an answer is not that of the file.
+            Ok(Facts { size, version: hash(&arrived), modified: None })
         })
     }
 
@@ -429,15 +425,11 @@ impl Backend for Repository {
                 };
                 if key.starts_with(&ask.key) {
                     let version = large.or_else(|| of("oid")).map_or(Version::Unknown, tagged);
-                    entries.push(Entry { key: key.to_owned(), size, version });
+                    entries.push(Listed { key: key.to_owned(), facts: Facts { size, version, modified: None } });
                 }
             }
             Ok(Page { entries, next })
         })
-    }
-
-    fn put(&self, _: Ask, _: Bytes) -> Asked<'_, ()> {
-        Box::pin(async { Err("files of the Hub are not written here".into()) })
     }
 }
 

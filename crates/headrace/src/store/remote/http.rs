@@ -11,17 +11,16 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use bytes::Bytes;
 use object_store::{HeaderMap, HeaderValue};
 use reqwest::{Method, Url, header};
 
 use crate::error::{Error, Result};
 use crate::store::Version;
-use crate::store::remote::backend::{Answer, Ask, Asked, Backend, Fault, Hidden, Page};
+use crate::store::remote::backend::{Answer, Ask, Asked, Backend, Facts, Fault, Hidden, Page};
 use crate::store::remote::provider::{Advice, Connection, Provider, Secrets, Sources};
 use crate::store::remote::retry::Policy;
 use crate::store::remote::settings::{self, Options};
-use crate::store::remote::web::{Connecting, Web, asking_for, body_of, content_length, content_range, version};
+use crate::store::remote::web::{Connecting, Web, asking_for, body_of, content_length, content_range, facts, version};
 
 /// A setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -260,10 +259,6 @@ impl Provider for Http {
     fn can_list(&self) -> bool {
         false
     }
-
-    fn can_write(&self) -> bool {
-        false
-    }
 }
 
 /// A client of a server of files.
@@ -282,14 +277,14 @@ impl Files {
         Url::parse(&text).map_err(|_| "the URL cannot be sent".into())
     }
 
-    async fn look_up(&self, ask: Ask) -> std::result::Result<(u64, Version), Fault> {
+    async fn look_up(&self, ask: Ask) -> std::result::Result<Facts, Fault> {
         let url = self.url(&ask)?;
         match self.web.send(Method::HEAD, url.clone(), &HeaderMap::new(), &ask.notes, |_| false).await {
             Ok(arrived) => {
                 not_a_folder(&url, &arrived.url)?;
                 let headers = arrived.response.headers();
                 if let Some(size) = content_length(headers) {
-                    return Ok((size, version(headers)));
+                    return Ok(facts(size, headers));
                 }
             }
             // What else is refused is so for every method.
@@ -304,7 +299,7 @@ impl Files {
         let headers = arrived.response.headers();
         let size = content_range(headers).map(|(_, size)| size).or_else(|| content_length(headers));
         let size = size.ok_or("the server does not say how long the file is\nhint: download the file")?;
-        Ok((size, version(headers)))
+        Ok(facts(size, headers))
     }
 }
 
@@ -333,16 +328,12 @@ impl Backend for Files {
         })
     }
 
-    fn head(&self, ask: Ask) -> Asked<'_, (u64, Version)> {
+    fn head(&self, ask: Ask) -> Asked<'_, Facts> {
         Box::pin(self.look_up(ask))
     }
 
     fn list(&self, _: Ask, _: Option<String>) -> Asked<'_, Page> {
         Box::pin(async { Err("a web server cannot say which files it has".into()) })
-    }
-
-    fn put(&self, _: Ask, _: Bytes) -> Asked<'_, ()> {
-        Box::pin(async { Err("files of a web server cannot be written".into()) })
     }
 }
 

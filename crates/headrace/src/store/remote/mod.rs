@@ -24,6 +24,7 @@ mod s3;
 mod settings;
 mod shared;
 mod web;
+mod write;
 
 #[cfg(test)]
 mod tests;
@@ -32,11 +33,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use azure::Azure;
-pub use backend::Hidden;
+pub use backend::{Facts, Hidden};
 pub use gcs::Gcs;
 pub use hf::Hf;
 pub use http::{Http, HttpUrl};
@@ -46,9 +46,10 @@ pub use s3::S3;
 use self::observe::{Notes, addressable};
 use self::runtime::Task;
 use self::shared::{Piece, Shared};
+use self::write::Writing;
 use crate::cancel::Cancel;
 use crate::error::{Error, Result, StoreFault};
-use crate::store::{Fetch, Object, Pending, Store, Traffic};
+use crate::store::{Condition, Content, Entry, Fetch, Object, Pending, Store, Traffic};
 
 /// Longest body asked for with one request. Scope: a request. Unit: bytes. Evidence: at the 16 KiB/s that still
 /// count as progress a piece ends within ten minutes, at a usual 80 MB/s within 0.1 s, so that the cost of a
@@ -160,6 +161,10 @@ impl Store for RemoteStore {
     }
 
     fn list_starting(&self, start: &str, cancel: &Cancel, found: &mut dyn FnMut(Object)) -> Result<()> {
+        self.entries(start, cancel, &mut |entry| found(entry.object))
+    }
+
+    fn entries(&self, start: &str, cancel: &Cancel, found: &mut dyn FnMut(Entry)) -> Result<()> {
         let whole = self.key(start);
         let cut = if self.prefix.is_empty() { 0 } else { self.prefix.len() + 1 };
         let salt = xxh3_64_with_seed(whole.as_bytes(), 1);
@@ -187,9 +192,8 @@ impl Store for RemoteStore {
                      read\nhint: rename it, or give a folder or pattern that does not contain it"
                 )));
             }
-            for entry in page.entries {
-                let path = entry.key.get(cut..).unwrap_or_default();
-                found(Object { path: path.to_owned(), size: entry.size, version: entry.version });
+            for listed in page.entries {
+                found(entry(listed.key.get(cut..).unwrap_or_default(), listed.facts));
             }
             match page.next {
                 Some(token) if before.as_ref() == Some(&token) => {
@@ -204,11 +208,15 @@ impl Store for RemoteStore {
     }
 
     fn head(&self, path: &str, cancel: &Cancel) -> Result<Object> {
+        self.entry(path, cancel).map(|entry| entry.object)
+    }
+
+    fn entry(&self, path: &str, cancel: &Cancel) -> Result<Entry> {
         let key = self.file_key(path)?;
         let salt = xxh3_64_with_seed(key.as_bytes(), 2);
         let (shared, uri, notes) = (Arc::clone(&self.shared), self.uri(path), Notes::default());
         let ask = self.shared.ask(&key, notes.clone());
-        let (size, version) = Task::spawn(async move {
+        let facts = Task::spawn(async move {
             shared
                 .retry(uri, "look up", 0, salt, notes, |client| {
                     let ask = ask.clone();
@@ -217,31 +225,19 @@ impl Store for RemoteStore {
                 .await
         })?
         .wait(cancel)??;
-        Ok(Object { path: path.to_owned(), size, version })
+        Ok(entry(path, facts))
     }
 
     fn fetch(&self, object: &Object, range: Range<u64>) -> Fetch {
         Fetch::new(Started(self.start(object, range)))
     }
 
-    fn put(&self, path: &str, bytes: &[u8], cancel: &Cancel) -> Result<()> {
-        if !self.shared.provider.can_write() {
-            return Err(Error::Argument(format!("{}: files cannot be written there", self.uri(path))));
-        }
-        let key = self.file_key(path)?;
-        let salt = xxh3_64_with_seed(key.as_bytes(), 3);
-        let (shared, uri, notes) = (Arc::clone(&self.shared), self.uri(path), Notes::default());
-        let ask = self.shared.ask(&key, notes.clone());
-        let bytes = Bytes::copy_from_slice(bytes);
-        Task::spawn(async move {
-            shared
-                .retry(uri, "write", bytes.len(), salt, notes, |client| {
-                    let (ask, bytes) = (ask.clone(), bytes.clone());
-                    async move { client.put(ask, bytes).await }
-                })
-                .await
-        })?
-        .wait(cancel)?
+    fn write(&self, path: &str, content: Content<'_>, condition: &Condition, cancel: &Cancel) -> Result<Option<Entry>> {
+        Writing::new(self, path, cancel)?.write(content, condition)
+    }
+
+    fn delete(&self, path: &str, cancel: &Cancel) -> Result<()> {
+        Writing::new(self, path, cancel)?.delete()
     }
 
     fn is_remote(&self) -> bool {
@@ -251,6 +247,11 @@ impl Store for RemoteStore {
     fn traffic(&self) -> &Traffic {
         &self.shared.traffic
     }
+}
+
+fn entry(path: &str, facts: Facts) -> Entry {
+    let Facts { size, version, modified } = facts;
+    Entry { object: Object { path: path.to_owned(), size, version }, modified }
 }
 
 /// The pieces of one read, all under way.

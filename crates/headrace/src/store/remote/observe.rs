@@ -15,6 +15,7 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
 };
 use object_store::path::Path;
+use reqwest::Method;
 
 use crate::error::StoreFault;
 use crate::store::remote::hf::ERROR_CODE;
@@ -74,10 +75,35 @@ impl Notes {
         self.lock().fault = Some(fault);
     }
 
+    /// Does work whose requests cannot carry notes: what writes or deletes among them is noted here.
+    pub(crate) async fn noting<T>(&self, work: impl Future<Output = T>) -> T {
+        WRITING.scope(self.clone(), work).await
+    }
+
+    /// Those of a request: what it carries, or those of the work that it belongs to. A request for credentials is neither.
+    fn of(request: &HttpRequest) -> Option<Self> {
+        let carried = request.extensions().get::<Self>().cloned();
+        carried.or_else(|| writes(request).then(|| WRITING.try_with(Self::clone).ok()).flatten())
+    }
+
     /// What was noted.
     pub(crate) fn outcome(&self) -> Outcome {
         self.lock().clone()
     }
+}
+
+tokio::task_local! {
+    /// The notes of the work that is being done.
+    static WRITING: Notes;
+}
+
+/// Whether a request is one of those that write in parts, or delete.
+fn writes(request: &HttpRequest) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    let names = query.split('&').map(|pair| pair.split('=').next().unwrap_or_default());
+    request.method() == Method::DELETE
+        || names.into_iter().any(|name| matches!(name, "uploads" | "uploadId"))
+        || ["comp=block", "comp=batch"].iter().any(|kind| query.contains(kind))
 }
 
 /// Makes [`Observer`]s for the library below.
@@ -109,9 +135,10 @@ impl HttpService for Observer {
         Self: 'a,
     {
         Box::pin(async move {
-            let notes = request.extensions().get::<Notes>().cloned();
+            let notes = Notes::of(&request);
             let query = request.uri().query().unwrap_or_default();
             let listing = LISTINGS.iter().find(|listing| query.contains(listing.query));
+            let is_write = writes(&request);
             let Some(notes) = notes else { return self.0.execute(request).await };
             {
                 let mut outcome = notes.lock();
@@ -127,11 +154,14 @@ impl HttpService for Observer {
                 let header = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
                 outcome.retry_after = header.and_then(retry_after);
             }
-            if status.is_success() && listing.is_none() {
+            if status.is_success() && listing.is_none() && !is_write {
                 return Ok(response);
             }
             let (parts, body) = response.into_parts();
             let body = body.bytes().await.inspect_err(|e| notes.broke(e.kind()))?;
+            if status.is_success() && is_write {
+                return Ok(HttpResponse::from_parts(parts, body.into()));
+            }
             let body = match listing.filter(|_| status.is_success()) {
                 Some(listing) => {
                     if let Err(error) = listing.check_whole(&body) {

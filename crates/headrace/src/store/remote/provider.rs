@@ -49,11 +49,6 @@ pub trait Provider: fmt::Debug + Send + Sync {
     fn can_list(&self) -> bool {
         true
     }
-
-    /// Whether files can be written.
-    fn can_write(&self) -> bool {
-        true
-    }
 }
 
 /// A client, and what is known about it.

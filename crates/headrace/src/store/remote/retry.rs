@@ -28,7 +28,15 @@ pub struct Policy {
 
 /// Bytes a second that count as progress: a slow line that shares its capacity among all requests may take
 /// longer than the total for a piece, a server that drips bytes must not.
-pub(crate) const MIN_RATE: u64 = 16 << 10;
+const MIN_RATE: u64 = 16 << 10;
+
+/// The same of bytes that are sent, of which nobody tells how far they have come. Scope: a request. Evidence: no more than
+/// eight uploads are under way at once, so a line of 4 Mbit/s keeps up with it; a request that hangs is given up after its
+/// `timeout` and two minutes for the longest body.
+const SENT_RATE: u64 = 64 << 10;
+
+/// How often a body may be sent as slowly as that within the time for all attempts.
+const SLOW_ATTEMPTS: u32 = 3;
 
 /// First pause between attempts, and the longest: the usual choice of cloud clients, which spreads some thousand
 /// readers over ten seconds when a server is overloaded.
@@ -186,11 +194,19 @@ pub(crate) struct Attempts {
     /// Attempts in a row that brought nothing.
     barren: u32,
     received: u64,
+    /// What an attempt may take for sending its body.
+    sending: Duration,
 }
 
 impl Attempts {
     pub(crate) fn new(policy: Policy, salt: u64) -> Self {
-        Self { policy, salt, started: None, made: 0, barren: 0, received: 0 }
+        Self::sending(policy, salt, 0)
+    }
+
+    /// Those of work whose requests have a body of so many bytes.
+    pub(crate) fn sending(policy: Policy, salt: u64, bytes: u64) -> Self {
+        let sending = Duration::from_secs(bytes / SENT_RATE);
+        Self { policy, salt, started: None, made: 0, barren: 0, received: 0, sending }
     }
 
     /// Notes that a request is about to be sent. Time in the queue for a permit does not count.
@@ -211,12 +227,13 @@ impl Attempts {
     /// Time until the deadline.
     pub(crate) fn left(&self) -> Duration {
         let spent = self.started.map_or(Duration::ZERO, |at| at.elapsed());
-        (self.policy.total + Duration::from_secs(self.received / MIN_RATE)).saturating_sub(spent)
+        let granted = Duration::from_secs(self.received / MIN_RATE) + self.sending * SLOW_ATTEMPTS;
+        (self.policy.total + granted).saturating_sub(spent)
     }
 
     /// How long the next step may wait for a byte.
     pub(crate) fn step(&self) -> Duration {
-        self.policy.request.min(self.left())
+        (self.policy.request + self.sending).min(self.left())
     }
 
     /// How long to pause before the next attempt; `None` when there is none.

@@ -241,7 +241,8 @@ impl Provider for S3 {
         let settings = self.settings(sources)?;
         let endpoint = endpoint(&settings).map(|url| server_url("S3 endpoint_url", &url)).transpose()?;
         let allow_http = endpoint.as_deref().is_some_and(|url| url.starts_with("http://"));
-        let mut builder = AmazonS3Builder::new().with_bucket_name(&self.bucket);
+        // Not all servers that speak the protocol delete several objects at once.
+        let mut builder = AmazonS3Builder::new().with_bucket_name(&self.bucket).with_disable_bulk_delete(true);
         let mut connection = Vec::new();
         for (key, value) in &settings {
             if value.chars().any(char::is_control) {

@@ -14,10 +14,10 @@ use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::{Error, Result, StoreFault};
-use crate::store::remote::backend::{Answer, Ask, Asked, Backend, Body, Fault, Hidden};
+use crate::store::remote::backend::{Answer, Ask, Asked, Backend, Body, Fault, Hidden, Writer};
 use crate::store::remote::observe::Notes;
 use crate::store::remote::provider::{Advice, Connection, Provider, Secrets, Sources};
-use crate::store::remote::retry::{Attempts, Failure, Kind, MIN_RATE, Policy, innermost};
+use crate::store::remote::retry::{Attempts, Failure, Kind, Policy, innermost};
 use crate::store::remote::runtime::permits;
 use crate::store::remote::settings;
 use crate::store::{Traffic, Version};
@@ -94,6 +94,16 @@ impl Shared {
         self.client().endpoint.clone()
     }
 
+    /// Whether objects can be written at all.
+    pub(super) fn can_write(&self) -> bool {
+        self.client().backend.writer().is_some()
+    }
+
+    /// Whether a file is given to it as such, and never in parts.
+    pub(super) fn takes_files(&self) -> bool {
+        matches!(self.client().backend.writer(), Some(Writer::Whole(_)))
+    }
+
     fn client(&self) -> Arc<Client> {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         let process = std::process::id();
@@ -168,12 +178,12 @@ impl Shared {
         Failure::again(StoreFault::Timeout, format!("nothing arrived for {seconds} s"))
     }
 
-    /// Makes a request of which the answer is small, until it succeeds or cannot. `sent` is the length of its body.
+    /// Makes a request of which the answer is small, until it succeeds or cannot. `sent` is the length of its body in bytes.
     pub(super) async fn retry<T, F>(
         &self,
         uri: String,
         operation: &str,
-        sent: usize,
+        sent: u64,
         salt: u64,
         notes: Notes,
         mut request: impl FnMut(BackendOf) -> F,
@@ -181,15 +191,14 @@ impl Shared {
     where
         F: Future<Output = std::result::Result<T, Fault>>,
     {
-        let mut attempts = Attempts::new(self.policy, salt);
+        let mut attempts = Attempts::sending(self.policy, salt, sent);
         let mut renewed = false;
         loop {
             let client = self.client();
             let permit = permits()?.acquire().await.map_err(|e| Error::Internal(e.to_string()))?;
             attempts.begin();
             notes.reset();
-            let longest = attempts.step() + Duration::from_secs(sent as u64 / MIN_RATE);
-            let answer = timeout(longest, request(BackendOf(Arc::clone(&client)))).await;
+            let answer = timeout(attempts.step(), request(BackendOf(Arc::clone(&client)))).await;
             drop(permit);
             self.note(&notes);
             let failure = match answer {
@@ -343,7 +352,7 @@ impl Shared {
     async fn changed(&self, client: &Client, piece: &Piece, attempts: &Attempts, failure: Failure) -> Failure {
         let notes = Notes::default();
         match timeout(attempts.step(), client.backend.head(self.ask(&piece.key, notes.clone()))).await {
-            Ok(Ok((size, version))) => Failure { detail: describe(size, &version), ..failure },
+            Ok(Ok(facts)) => Failure { detail: describe(facts.size, &facts.version), ..failure },
             Ok(Err(error)) => match self.judge(&error, &notes) {
                 gone @ Failure { kind: Kind::Final(StoreFault::NotFound), .. } => gone,
                 _ => failure,
@@ -372,7 +381,7 @@ fn connect(provider: &dyn Provider, queries: &BTreeMap<String, Hidden>) -> Resul
 }
 
 /// Whether two versions are of one kind and not the same.
-fn differ(wanted: &Version, found: &Version) -> bool {
+pub(super) fn differ(wanted: &Version, found: &Version) -> bool {
     match (wanted, found) {
         (Version::ETag(wanted), Version::ETag(found)) => wanted != found,
         (Version::Modified(wanted), Version::Modified(found)) => wanted != found,

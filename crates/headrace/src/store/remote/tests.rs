@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result, StoreFault};
 use crate::index::Progress;
-use crate::index::listing::{Rule, find, root};
+use crate::index::listing::{Rule, find};
 use crate::store::remote::settings::map;
+use crate::store::root::root;
 use crate::store::{Object, Store, Version, read};
 
 /// A request: method, target, and headers by their names in lower case.

@@ -15,7 +15,7 @@ use reqwest::{Method, Url};
 
 use crate::error::{Error, Result};
 use crate::store::Version;
-use crate::store::remote::backend::{Answer, Fault, strong, tagged};
+use crate::store::remote::backend::{Answer, Facts, Fault, strong, tagged};
 use crate::store::remote::observe::{Notes, Observer};
 use crate::store::remote::retry::Policy;
 
@@ -146,12 +146,20 @@ pub(crate) fn text(headers: &HeaderMap, name: impl header::AsHeaderName) -> Opti
 /// The version that an answer names.
 pub(crate) fn version(headers: &HeaderMap) -> Version {
     match text(headers, header::ETAG).map_or(Version::Unknown, tagged) {
-        Version::Unknown => {
-            let modified = text(headers, header::LAST_MODIFIED).and_then(http_date);
-            modified.map_or(Version::Unknown, |seconds| Version::Modified(seconds.saturating_mul(1_000_000_000)))
-        }
+        Version::Unknown => modified(headers).map_or(Version::Unknown, Version::Modified),
         tag => tag,
     }
+}
+
+/// When what an answer is about was written, in nanoseconds since 1970.
+pub(crate) fn modified(headers: &HeaderMap) -> Option<i64> {
+    let seconds = text(headers, header::LAST_MODIFIED).and_then(http_date)?;
+    Some(seconds.saturating_mul(1_000_000_000))
+}
+
+/// What an answer says of a file of this size.
+pub(crate) fn facts(size: u64, headers: &HeaderMap) -> Facts {
+    Facts { size, version: version(headers), modified: modified(headers) }
 }
 
 /// The length of what an answer is about: that of its body.
