@@ -4,7 +4,8 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, SupportsIndex, cast
+from pathlib import Path
+from typing import Any, SupportsIndex
 
 from . import _core
 from ._paths import address, expanded, options_of
@@ -81,6 +82,12 @@ class Store:
     def is_remote(self) -> bool:
         """Whether files travel over a network."""
         return self._core.is_remote
+
+    @property
+    def local_root(self) -> Path | None:
+        """The root, if it is a folder of this machine."""
+        root = self._core.local_root
+        return None if root is None else Path(root)
 
     def uri(self, key: str) -> str:
         """The full name of a file, without secrets: what `headrace.open` takes.
@@ -182,6 +189,36 @@ class Store:
             raise FileExistsError(f"{self.uri(key)}: expected no file of this name, found one")
         return _stored(found)
 
+    def swap(self, key: str, data: bytes | bytearray | memoryview, version: str) -> StoredFile | None:
+        """Stores a file in the place of a version of it, in one step: of several who do so one succeeds.
+
+        On a disk and through fsspec it is two steps: the version is looked at, and then the file is stored.
+
+        Args:
+            key: of the file.
+            data: at most 8 MiB.
+            version: what has to be there, as `StoredFile.version` tells it.
+
+        Returns:
+            What the store knows of the new one; None if something else or nothing was there, and then still is.
+
+        Raises:
+            ValueError: if the store is read only, or knows no versions.
+            StoreError: if it cannot be stored.
+
+        Example:
+            >>> store = headrace.Store(folder / "counts")
+            >>> before = store.put("count", b"1")
+            >>> store.swap("count", b"20", before.version).size
+            2
+            >>> store.swap("count", b"300", before.version) is None
+            True
+        """
+        if not version:
+            raise ValueError(f"{self.uri(key)}: expected the version that has to be there, got none")
+        found = self._core.put(key, _bytes(data), condition=f"={version}")
+        return None if found is None else _stored(found)
+
     def delete(self, key: str) -> None:
         """Removes a file; does nothing if there is none.
 
@@ -216,7 +253,7 @@ def _stored(entry: tuple[str, int, str, int | None]) -> StoredFile:
 def _bytes(data: Any) -> memoryview:
     if not isinstance(data, str):
         try:
-            return cast("memoryview", memoryview(data).cast("B"))
+            return memoryview(data).cast("B")
         except TypeError:
             pass
     hint = "\nhint: text.encode() gives bytes, and pathlib.Path(text) names a file" if isinstance(data, str) else ""
