@@ -451,7 +451,7 @@ def test_subsample_refuses(share: Any) -> None:
         (lambda data: data.split([0.5], seed=-1), ValueError, "seed.*-1"),
         (lambda data: data.subsample(0.5, seed=2**64), ValueError, "seed"),
         (lambda data: data.subsample(0.5, seed=0.5), TypeError, "seed"),
-        (lambda data: data.pack(10), TypeError, "pack reads a column of tokens of Parquet(.|\n)*before any other step"),
+        (lambda data: data.pack(10), ValueError, "no part .tokens., only(.|\n)*column= names what is packed"),
         (lambda data: hr.concat([]), ValueError, "at least one dataset"),
         (lambda data: hr.concat([data, [1, 2]]), TypeError, r"datasets of samples, got \[1, 2\]"),
         (lambda data: hr.concat(data), TypeError, "datasets of samples"),

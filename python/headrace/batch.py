@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from . import _core
 
-__all__ = ["Batch", "Source"]
+__all__ = ["Batch", "RowBatch", "Source"]
 
 
 class Source(NamedTuple):
@@ -124,3 +124,56 @@ class Batch(Mapping[str, Any]):
 
         arrays = ", ".join(f"{name}: {show(value)}" for name, value in self._arrays.items())
         return f"Batch(step={self.step}, epoch={self.epoch}, {arrays})"
+
+
+class RowBatch(Batch):
+    """A batch of rows that were packed lane by lane, see `Batch`. `sources` counts tokens of the document, and names
+    the item that it was made of: several documents of one item (`flat_map`) have the same row, and documents of a group
+    (`batch_map`) that of the first one in it.
+    """  # noqa: D205
+
+    __slots__ = ("_epoch", "_sources")
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        step: int,
+        rows: npt.NDArray[np.int64],
+        epoch: Callable[[], int],
+        sources: Callable[[], list[list[Source]]],
+        state: Callable[[], dict[str, Any]],
+    ) -> None:
+        self.step = step
+        self._arrays = dict(arrays)
+        self._rows = rows
+        self._epoch = epoch
+        self._sources = sources
+        self._make_state = state
+
+    @property
+    def epoch(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The pass that the slowest of this rank's lanes was in before this batch."""
+        return self._epoch()
+
+    def sources(self) -> list[list[Source]]:
+        """See `Batch.sources`."""
+        return self._sources()
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """See `Batch`; made by pyarrow.
+
+        Raises:
+            ImportError: if pyarrow is not installed.
+        """
+        import pyarrow  # pyright: ignore[reportMissingTypeStubs]
+
+        pa: Any = pyarrow
+        columns: dict[str, Any] = {}
+        for name, array in self._arrays.items():
+            if name in ("cu_seqlens", "max_seqlen"):
+                continue
+            flat: Any = pa.array(array.reshape(-1))
+            columns[name] = flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+        rows: Any = pa.StructArray.from_arrays(list(columns.values()), list(columns))
+        return rows.__arrow_c_array__(requested_schema)

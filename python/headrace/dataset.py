@@ -1,6 +1,6 @@
 """Parquet files as tables, and tokens packed to rows."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,12 +14,11 @@ from .errors import DataError
 from .formats.parquet import OpenAgain, ParquetSource
 from .samples.cache import ChunkCache
 from .samples.dataset import SampleDataset
+from .samples.packing import RESERVED, Mode, token_id
 from .samples.pipeline import Origin, Pipeline
 from .samples.selection import Selection
 
 __all__ = ["PackedDataset", "Schema", "TableDataset"]
-
-_INT32 = range(-(2**31), 2**31)
 
 
 class Schema(Mapping[str, str]):
@@ -132,12 +131,13 @@ class TableDataset(SampleDataset):
         """
         return self._core.save_in_place()
 
-    def pack(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def pack(
         self,
         seq_len: SupportsIndex,
         *,
         column: str = "tokens",
-        mode: Literal["concat"] = "concat",
+        columns: Iterable[str] | Mapping[str, str] | None = None,
+        mode: Mode = "concat",
         eos_id: SupportsIndex | None = None,
         bos_id: SupportsIndex | None = None,
         overlap: SupportsIndex = 0,
@@ -145,13 +145,26 @@ class TableDataset(SampleDataset):
         dtype: Literal["int32", "int64"] = "int32",
         name: str = "tokens",
         pad_id: SupportsIndex = 0,
-    ) -> "PackedDataset":
-        """Documents laid end to end and cut into rows, every row full and no token lost.
+        ignore_index: SupportsIndex = -100,
+        pad_values: Mapping[str, int | float] | None = None,
+        lookahead: SupportsIndex | None = None,
+        long: Literal["split", "drop"] | None = None,
+        max_documents: SupportsIndex | None = None,
+        cu_seqlens_size: SupportsIndex | None = None,
+    ) -> Any:
+        """Documents of a stored column packed to rows.
+
+        With ``mode="concat"`` and one column nothing but tokens is read, by the core, and any row is found without
+        those before it: what this gives has a length, and a loader over it a position that is one number. With another
+        mode, several `columns` or a fixed size of ``cu_seqlens`` it is what `SampleDataset.pack` gives; the arguments
+        that are not explained here are explained there.
 
         Args:
             seq_len: tokens from one row's start to the next, at least 1.
             column: a column of lists of integers; ``"a.b"`` for one inside a struct.
-            mode: ``"concat"``.
+            columns: see `SampleDataset.pack`.
+            mode: ``"concat"`` lays documents end to end and cuts them into rows, every row full and no token lost; for
+                the others see `SampleDataset.pack`.
             eos_id: put behind each document that has a token; int32.
             bos_id: put before each document that has a token; int32.
             overlap: further tokens in a row, with which the next row begins. With 1, rows hold seq_len + 1 tokens, so
@@ -164,6 +177,15 @@ class TableDataset(SampleDataset):
             dtype: of the tokens in a batch.
             name: of the tokens in a batch.
             pad_id: what fills up the last rows with ``remainder="pad"``; int32.
+            ignore_index: see `SampleDataset.pack`.
+            pad_values: see `SampleDataset.pack`.
+            lookahead: see `SampleDataset.pack`.
+            long: see `SampleDataset.pack`.
+            max_documents: see `SampleDataset.pack`.
+            cu_seqlens_size: see `SampleDataset.pack`.
+
+        Returns:
+            A `PackedDataset`, or a dataset of rows that are made lane by lane.
 
         Raises:
             ValueError: if an argument is out of range.
@@ -174,26 +196,46 @@ class TableDataset(SampleDataset):
             >>> packed.info()["weight"] == packed.info()["tokens"] + 200
             True
         """
-        if mode != "concat":
-            raise ValueError(f'mode must be "concat", got {mode!r}')
+        if mode != "concat" or columns is not None or cu_seqlens_size is not None:
+            return super().pack(
+                seq_len,
+                column=column,
+                columns=columns,
+                mode=mode,
+                eos_id=eos_id,
+                bos_id=bos_id,
+                overlap=overlap,
+                boundaries=boundaries,
+                dtype=dtype,
+                name=name,
+                pad_id=pad_id,
+                ignore_index=ignore_index,
+                pad_values=pad_values,
+                lookahead=lookahead,
+                long=long,
+                max_documents=max_documents,
+                cu_seqlens_size=cu_seqlens_size,
+            )
+        for given, value in (("lookahead", lookahead), ("long", long), ("max_documents", max_documents)):
+            if value is not None:
+                raise ValueError(f"{given} has no meaning for mode='concat', got {value!r}")
         if dtype not in ("int32", "int64"):
             raise ValueError(f'dtype must be "int32" or "int64", got {dtype!r}')
         if not isinstance(column, str) or not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"column and name must be text, got {column!r} and {name!r}")
-        reserved = ("document_ids", "position_ids", "cu_seqlens", "max_seqlen", "loss_mask")
-        if name in reserved:
-            raise ValueError(f"name must be none of {', '.join(reserved)}, got {name!r}")
+        if name in (*RESERVED, "loss_mask"):
+            raise ValueError(f"name must be none of {', '.join((*RESERVED, 'loss_mask'))}, got {name!r}")
         length = as_int(seq_len, "seq_len", least=1, most=2**31 - 1)
         packing = Packing(
             seq_len=length,
             column=column,
-            bos_id=_token(bos_id, "bos_id"),
-            eos_id=_token(eos_id, "eos_id"),
+            bos_id=token_id(bos_id, "bos_id"),
+            eos_id=token_id(eos_id, "eos_id"),
             overlap=as_int(overlap, "overlap", least=0, most=length),
             boundaries=bool(boundaries),
             wide=dtype == "int64",
             name=name,
-            pad_id=as_int(pad_id, "pad_id", least=_INT32.start, most=_INT32.stop - 1),
+            pad_id=token_id(pad_id, "pad_id") or 0,
         )
         return _packed(self._core, self._folder, packing, self._open_again)
 
@@ -203,10 +245,6 @@ class TableDataset(SampleDataset):
             f"Dataset({core.url!r}, files={core.file_count:,}, row_groups={core.row_group_count:,}, "
             f"rows={core.rows:,}, bytes={show_bytes(core.bytes)!r}, token_columns={core.columns})"
         )
-
-
-def _token(value: SupportsIndex | None, name: str) -> int | None:
-    return None if value is None else as_int(value, name, least=_INT32.start, most=_INT32.stop - 1)
 
 
 def _again(source: ParquetSource, folder: Path, chunks: ChunkCache, open_again: OpenAgain) -> TableDataset:

@@ -12,6 +12,7 @@ from .dataset import PackedDataset
 from .loading.arguments import UNSET, Arguments
 from .loading.base import Driver
 from .samples.dataset import SampleDataset
+from .samples.dynamic import DynamicDataset
 
 __all__ = ["DataLoader"]
 
@@ -343,6 +344,12 @@ def _driver(dataset: Any, arguments: Arguments) -> Driver:
         from .loading.samples import SampleDriver
 
         return SampleDriver.of(dataset, arguments)
+    if isinstance(dataset, DynamicDataset):
+        from .loading.lanes.driver import LaneDriver
+        from .loading.lanes.plans import plan_of
+
+        packed = dataset.pipeline.packing is not None
+        return LaneDriver.of(dataset, plan_of(dataset), arguments, packed=packed)
     if isinstance(dataset, Dataset):
         raise TypeError(f"expected packed tokens or samples, got {dataset!r}")
     if isinstance(dataset, str | bytes | os.PathLike):

@@ -47,9 +47,12 @@ _COUNTED: Final[_Keys] = {
     "sources": list,
 }
 
+_DYNAMIC: Final[_Keys] = {**_COUNTED, "functions": list, "part": bool, "lane_states": dict}
+
 _KINDS: Final[Mapping[str, _Keys]] = {
     "counted": _COUNTED,
     "samples": _COUNTED,
+    "dynamic": _DYNAMIC,
     "map": {
         "schema": int,
         "order": int,
@@ -66,7 +69,9 @@ _KINDS: Final[Mapping[str, _Keys]] = {
         "epoch_step": int,
     },
 }
-"""What a state of each kind holds: packed tokens, samples, and objects of the user's, which may hold more."""
+"""What a state of each kind holds: packed tokens, samples, dynamic pipelines, and objects of the user's, which may hold
+more.
+"""
 
 
 class State:
@@ -135,6 +140,8 @@ class State:
         states = [check_state(part) for part in parts]
         if not states:
             raise ValueError("State.merge needs at least one part, got none")
+        if states[0]["kind"] == "dynamic":
+            states = _joined(states)
         for number, state in enumerate(states[1:], 1):
             for key in states[0] | state:
                 if state.get(key) != states[0].get(key):
@@ -181,11 +188,13 @@ def check_state(state: Mapping[str, Any], kind: str | None = None) -> dict[str, 
     for key in ("seed", "step", "position", "epoch", "row", "epoch_step"):
         if key in keys and not 0 <= state[key] < 2**64:
             raise StateMismatch(f"state: expected {key!r} in 0..2**64, found {state[key]}")
-    if keys is _COUNTED:
-        _check_run(state)
-    else:
+    if found == "map":
         _check_epoch(state)
-    if found == "counted":
+    else:
+        _check_run(state)
+    if found == "dynamic":
+        _check_lanes(state)
+    if found in ("counted", "dynamic"):
         steps = steps_of(state["history"])
         if steps.row_of(state["step"]) != state["position"]:
             raise StateMismatch(
@@ -211,6 +220,17 @@ def _check_run(state: Mapping[str, Any]) -> None:
         before = stop
 
 
+def _check_lanes(state: Mapping[str, Any]) -> None:
+    lanes = {str(lane) for lane in range(state["lanes"])}
+    if wrong := [key for key in state["lane_states"] if key not in lanes]:
+        raise StateMismatch(f"state: expected 'lane_states' to be of lanes 0..{state['lanes']}, found {wrong[0]!r}")
+    if state["part"] != (len(state["lane_states"]) < len(lanes)):
+        raise StateMismatch(
+            f"state: expected 'part' to say whether lanes are missing, found {state['part']} with "
+            f"{len(state['lane_states'])} of {state['lanes']} lanes"
+        )
+
+
 def _check_epoch(state: Mapping[str, Any]) -> None:
     """Of a loader over an object of the user's: its place in an epoch, against that in the run."""
     for key, least in (("size", 0), ("batch", 1)):
@@ -230,6 +250,32 @@ def _check_epoch(state: Mapping[str, Any]) -> None:
     drawn = state.get("drawn")
     if drawn is not None and (type(drawn) is not int or not 0 <= drawn < 2**32):
         raise StateMismatch(f"state: expected 'drawn' to be a checksum of 32 bits, found {drawn!r}")
+
+
+def _joined(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Parts of a dynamic state, each with the lanes of all: they are to be equal then.
+
+    Raises:
+        StateMismatch: if a lane is in none of them, or is elsewhere in another one.
+    """
+    lanes: dict[str, Any] = {}
+    for number, part in enumerate(parts):
+        for lane, state in cast("dict[str, Any]", part.get("lane_states", {})).items():
+            if lanes.setdefault(lane, state) != state:
+                raise StateMismatch(
+                    f"the parts are not of one step of one run: lane {lane} is at {lanes[lane]} in one and at {state} "
+                    f"in part {number}"
+                )
+    count = parts[0]["lanes"]
+    if missing := [lane for lane in range(count) if str(lane) not in lanes]:
+        raise StateMismatch(f"the parts lack lanes: {missing_lanes(missing)} of {count}\nhint: give those of all ranks")
+    ordered = {lane: lanes[lane] for lane in sorted(lanes, key=int)}
+    return [part | {"part": False, "lane_states": ordered} for part in parts]
+
+
+def missing_lanes(lanes: Sequence[int]) -> str:
+    """Numbers of lanes as text of bounded length."""
+    return ", ".join(map(str, lanes[:8])) + (f", ... ({len(lanes)})" if len(lanes) > 8 else "")
 
 
 def steps_of(history: Sequence[Sequence[int]]) -> _core.Steps:

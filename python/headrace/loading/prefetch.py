@@ -3,22 +3,30 @@
 import os
 import threading
 from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 
 from headrace.samples.cache import ChunkCache
-from headrace.samples.order import Window
+from headrace.samples.order import Order, Window
 from headrace.samples.pipeline import Pipeline
 
-from .sample_run import Run
-
-__all__ = ["Prefetcher"]
+__all__ = ["Prefetcher", "View"]
 
 _REMOTE_THREADS = 8
 """Chunks of a remote store that are read at once ahead of use: a read of one waits more than it works."""
 
 _LOOK_AGAIN = 0.05
 """Seconds after which a thread looks again whether the cache has room."""
+
+
+class View(NamedTuple):
+    """What is read ahead for: one rank's part of a dataset in its order."""
+
+    pipeline: Pipeline
+    order: Order
+    rank: int
+    world_size: int
 
 
 class Prefetcher:
@@ -42,21 +50,21 @@ class Prefetcher:
         self._window: Window | None = None
         self._in_use = in_use
 
-    def reach(self, run: Run, row: int) -> None:
+    def reach(self, view: View, row: int) -> None:
         """Says that the batch with a row was given: another window may have begun."""
         if self._window is not None and self._window.begin <= row < self._window.end:
             return
-        self._window = run.order.window_of(row)
+        self._window = view.order.window_of(row)
         if self._window is None:
             return
-        now = set(self._of_rank(run, self._window))
+        now = set(self._of_rank(view, self._window))
         self._cache.retire([self._pipeline.key(*pair) for pair in self._in_use - now])
         self._in_use.clear()
         self._in_use.update(now)
         if self._threads:
             self._team.want(
-                [pair for pair in self._next(run, self._window) if pair not in now],
-                self._count(run),
+                [pair for pair in self._next(view, self._window) if pair not in now],
+                self._count(view),
             )
 
     def close(self) -> None:
@@ -66,23 +74,23 @@ class Prefetcher:
     def __del__(self) -> None:
         self.close()
 
-    def _next(self, run: Run, window: Window) -> list[tuple[int, int]]:
-        following = run.order.window_of(window.end)
-        return [] if following is None else self._of_rank(run, following)
+    def _next(self, view: View, window: Window) -> list[tuple[int, int]]:
+        following = view.order.window_of(window.end)
+        return [] if following is None else self._of_rank(view, following)
 
-    def _count(self, run: Run) -> int:
-        remote = any(origin.source.remote for origin in run.pipeline.origins)
+    def _count(self, view: View) -> int:
+        remote = any(origin.source.remote for origin in view.pipeline.origins)
         return _REMOTE_THREADS if remote else min(2, self._threads)
 
-    def _of_rank(self, run: Run, window: Window) -> list[tuple[int, int]]:
+    def _of_rank(self, view: View, window: Window) -> list[tuple[int, int]]:
         """The chunks of a window that this rank's lanes lie in, by origin and number."""
         used = slice(None)
-        if run.order.lanes % run.world_size == 0:
+        if view.order.lanes % view.world_size == 0:
             ends = np.cumsum(window.items)
             total = int(ends[-1]) if len(ends) else 0
             # A sample more at each end: lanes are equal to within one.
-            begin = total * run.rank // run.world_size - run.order.lanes
-            end = total * (run.rank + 1) // run.world_size + run.order.lanes
+            begin = total * view.rank // view.world_size - view.order.lanes
+            end = total * (view.rank + 1) // view.world_size + view.order.lanes
             used = (ends > begin) & (ends - window.items < end)
         return list(dict.fromkeys(zip(window.origin[used].tolist(), window.chunk[used].tolist(), strict=True)))
 

@@ -13,7 +13,7 @@ from .choose import Choice, choose
 from .fetch import pin
 from .make import Made, Maker, Task
 from .pool import NotReady, OrderedResults, Pool
-from .prefetch import Prefetcher
+from .prefetch import Prefetcher, View
 from .processes import Processes
 from .run_arguments import RunResources
 
@@ -130,7 +130,7 @@ class Feed:
         self.epoch = position.row // run.size
         self._tasks: deque[Task] = deque()
         """Those that were drawn and whose batches were not given."""
-        self._run = run
+        self._view = View(run.pipeline, run.order, run.rank, run.world_size)
         self._ahead = Prefetcher(run.pipeline, workers.maker.cache, workers.in_use, threads=workers.read_ahead)
         self._results: OrderedResults[Task, Made] = workers.pool.run(
             self._draw(run, position), ahead=workers.ahead, label=lambda number: f"batch {number} of this iterator"
@@ -152,7 +152,7 @@ class Feed:
                 self._tasks.popleft()
             raise
         task = self._tasks.popleft()
-        self._ahead.reach(self._run, task.begin)
+        self._ahead.reach(self._view, task.begin)
         return task, made
 
     def close(self) -> None:

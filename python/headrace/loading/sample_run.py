@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from headrace import _core
 from headrace.errors import StateMismatch
-from headrace.samples.order import LaneOrder, Order, PermutedOrder, SequentialOrder, kind_of
-from headrace.samples.pipeline import Origin, Pipeline
-from headrace.samples.selection import Selection
+from headrace.samples.order import LaneOrder, Order, PermutedOrder, SequentialOrder, default_window, kind_of
+from headrace.samples.pipeline import Pipeline
 from headrace.state import ORDER, SCHEMA
 
 from . import steps
@@ -261,7 +260,7 @@ def start(
         "lanes": order.lanes,
         "window": max(1, order.window),
         "pipeline": {"order": kind, "samples": len(pipeline), "selection": pipeline.selection.digest()},
-        "sources": [_source(origin) for origin in pipeline.origins],
+        "sources": [origin.summary() for origin in pipeline.origins],
     }
     run = Run(pipeline, order, kind, seed, shuffle, world_size, rank, given.drop_last, given.allow_empty, fixed)
     if state is not None:
@@ -276,9 +275,7 @@ def _order(
     if kind == "lanes":
         stored = pipeline.selection.in_storage_order()
         selection = stored.selection
-        size = sum(_stored(origin, selection, number) for number, origin in enumerate(pipeline.origins))
-        window = _core.default_item_window(selection.pieces, len(selection), size, given.lanes or largest)
-        window = choose("window", given.window, state, window)
+        window = choose("window", given.window, state, default_window(pipeline, stored, given.lanes or largest))
         lanes = _core.default_lanes(largest, len(selection), selection.pieces, window)
         return LaneOrder(stored, seed, choose("lanes", given.lanes, state, lanes), window)
     for name in ("lanes", "window"):
@@ -357,22 +354,3 @@ def _past(state: Mapping[str, Any]) -> list[Segment]:
             f"{state['position']}"
         )
     return past
-
-
-def _source(origin: Origin) -> dict[str, Any]:
-    source = origin.source
-    return {
-        "format": source.format,
-        "chunks": len(source.sizes),
-        "samples": int(source.sizes.sum()),
-        "identity": source.identity(),
-    }
-
-
-def _stored(origin: Origin, selection: Selection, number: int) -> int:
-    """Bytes of the chunks of an origin that are used, each as often as it is."""
-    mine = selection.origin == number
-    source = origin.source
-    chunks = selection.chunk[mine]
-    shares = selection.count[mine] / source.sizes[chunks].clip(1)
-    return int((source.stored[chunks] * shares).sum())

@@ -234,13 +234,14 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
             return made.batch
 
     def _wrapped(self, run: runs.Run, task: Task, made: Made, after: runs.Position) -> SampleBatch:
+        positions = task.positions if made.kept is None else task.positions[made.kept]
         return SampleBatch(
             made.batch,
             step=task.step,
             epoch=task.epoch,
             rows=task.rows if made.kept is None else task.rows[made.kept],
-            positions=task.positions if made.kept is None else task.positions[made.kept],
-            place=run.pipeline.place,
+            positions=positions,
+            sources=lambda: [run.pipeline.place(position) for position in positions.tolist()],
             state=lambda: run.state(after),
         )
 

@@ -28,7 +28,7 @@ class SampleBatch(dict[str, Any]):
         ([0, 1, 0, 1], 0, [0, 1, 2, 3])
     """
 
-    __slots__ = ("_place", "_state", "epoch", "positions", "rows", "step")
+    __slots__ = ("_sources", "_state", "epoch", "positions", "rows", "step")
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class SampleBatch(dict[str, Any]):
         epoch: int,
         rows: npt.NDArray[np.int64],
         positions: npt.NDArray[np.int64],
-        place: Callable[[int], Place],
+        sources: Callable[[], list[Place]],
         state: Callable[[], dict[str, Any]],
     ) -> None:
         super().__init__(parts)
@@ -46,7 +46,7 @@ class SampleBatch(dict[str, Any]):
         self.epoch = epoch
         self.rows = rows
         self.positions = positions
-        self._place = place
+        self._sources = sources
         self._state = state
 
     @property
@@ -61,7 +61,7 @@ class SampleBatch(dict[str, Any]):
             >>> next(iter(headrace.DataLoader(samples, batch_size=2, shuffle=False))).sources()[1].row
             1
         """
-        return [self._place(position) for position in self.positions.tolist()]
+        return self._sources()
 
     def __reduce__(self) -> Any:
         return dict, (dict(self),)

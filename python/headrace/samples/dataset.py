@@ -1,22 +1,22 @@
 """Samples, and what can be made of them: the user's side of pipelines."""
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
-from headrace._base import Dataset
 from headrace._units import as_int
 
 from .cache import ChunkCache
+from .dynamic import Chain, DocumentPipeline, names_of
 from .expression import Expression
 from .pipeline import Origin, Pipeline
 from .selection import Selection
 from .source import Place
-from .stages import Filter, Map, Pick, Stage
+from .stages import Pick, Stage
 from .where import keep_rows
 
 __all__ = ["SampleDataset", "concat"]
@@ -31,7 +31,7 @@ _READ_AHEAD = 64
 """Samples that plain iteration asks for at once."""
 
 
-class SampleDataset(Dataset):
+class SampleDataset(Chain):
     """Samples where they lie: read at random, changed step by step, or given to a `DataLoader`.
 
     Each method gives another dataset and leaves this one as it is; nothing is read before a sample is asked for (but
@@ -148,38 +148,8 @@ class SampleDataset(Dataset):
             >>> samples.select(["label"])[0]
             {'label': 0}
         """
-        if isinstance(columns, str):
-            raise TypeError(f"select takes a list of names, got {columns!r}")
-        names = tuple(columns)
-        if not names or len(set(names)) != len(names):
-            raise ValueError(f"select takes at least one name, each once, got {list(names)}")
+        names = names_of(columns)
         return self._with_origins([_selected(origin, names) for origin in self.pipeline.origins])
-
-    def map(self, fn: Callable[..., Any]) -> "SampleDataset":
-        """Another sample for each: ``fn(sample)``.
-
-        A function with an argument ``rng`` is given a NumPy generator for each sample. Its numbers depend on the seed,
-        the epoch and the sample's number alone: they are the same on any thread, any number of ranks, and after a
-        resume. What a function raises keeps its type and names the sample (see ``on_error`` of `DataLoader`).
-
-        Example:
-            >>> samples.map(lambda sample: sample["text"].upper())[0]
-            'SAMPLE 0'
-        """
-        return self._then(Map(_callable(fn, "map")))
-
-    def filter(self, fn: Callable[..., Any]) -> "SampleDataset":
-        """Only the samples for which ``fn(sample)`` is true, found out when they are read.
-
-        How many there are is not known beforehand: such a dataset has no length and no numbers. A loader counts steps
-        as if nothing were dropped, so that all ranks take equally many; its batches are smaller by what is dropped.
-        For conditions on stored columns `where` is exact.
-
-        Example:
-            >>> [sample["label"] for sample in samples.filter(lambda sample: sample["label"] == 1)][:2]
-            [1, 1]
-        """
-        return self._then(Filter(_callable(fn, "filter")))
 
     # Which samples there are
 
@@ -287,26 +257,6 @@ class SampleDataset(Dataset):
         """
         return self._with(self.pipeline.selection.repeat(as_int(times, "repeat", least=1, most=2**31)))
 
-    # Tokens
-
-    def pack(self, seq_len: SupportsIndex, **settings: Any) -> Any:
-        """Documents packed to rows, see `TableDataset.pack`: of Parquet files as `open` gives them.
-
-        Raises:
-            TypeError: of any other dataset.
-
-        Example:
-            >>> samples.pack(64)
-            Traceback (most recent call last):
-            ...
-            TypeError: pack reads a column of tokens of Parquet files as headrace.open gives them, before any other ...
-        """
-        del seq_len, settings
-        raise TypeError(
-            f"pack reads a column of tokens of Parquet files as headrace.open gives them, before any other step, "
-            f"got {self!r}"
-        )
-
     # Inside
 
     def _with(self, selection: Selection) -> "SampleDataset":
@@ -314,6 +264,22 @@ class SampleDataset(Dataset):
 
     def _with_origins(self, origins: Iterable[Origin]) -> "SampleDataset":
         return SampleDataset(Pipeline(tuple(origins), self.pipeline.selection), self._cache)
+
+    def _as_documents(self) -> DocumentPipeline:
+        return DocumentPipeline(self.pipeline)
+
+    def _with_parts(self, names: tuple[str, ...]) -> DocumentPipeline:
+        for origin in self.pipeline.origins:
+            there = origin.columns or origin.source.columns
+            if origin.stages or there is None:
+                return self._as_documents()
+            if missing := [name for name in names if name not in there]:
+                raise ValueError(
+                    f"pack: samples have no part {missing[0]!r}, only {', '.join(there)}\n"
+                    "hint: column= names what is packed; tokenize makes tokens of a text"
+                )
+        # Stored as they are to be packed: no other column is read.
+        return self.select(names)._as_documents()
 
     def _then(self, stage: Stage) -> "SampleDataset":
         return self._with_origins(
@@ -429,9 +395,3 @@ def _ends(parts: Sequence[float | int], count: int) -> list[int]:
     if shares[-1] > 1 + 1e-9:
         raise ValueError(f"split takes shares that sum to at most 1, got {list(parts)}")
     return [round(min(1.0, share) * count) for share in shares.tolist()]
-
-
-def _callable(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
-    if not callable(fn):
-        raise TypeError(f"{name} takes a function of a sample, got {fn!r}")
-    return fn

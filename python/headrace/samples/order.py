@@ -12,15 +12,18 @@ import numpy.typing as npt
 
 from headrace import _core
 
-from .pipeline import Pipeline
-from .selection import InStorage
+from .pipeline import Origin, Pipeline
+from .selection import InStorage, Selection
 
-__all__ = ["LaneOrder", "Order", "PermutedOrder", "SequentialOrder", "Window", "kind_of"]
+__all__ = ["LaneOrder", "Order", "PermutedOrder", "SequentialOrder", "Window", "default_window", "kind_of"]
 
 _Ints = npt.NDArray[np.int64]
 
 _WINDOWS_KEPT = 2
 """Windows whose order is in memory: the one in use, and at its end the next. Of 65,536 samples each takes 1 MiB."""
+
+_BLOCK = 65_536
+"""Rows of a stretch in an order without windows: half a mebibyte of positions."""
 
 
 class Window(NamedTuple):
@@ -63,6 +66,14 @@ class Order(ABC):
         del row
         return None
 
+    def stretch(self, row: int) -> tuple[int, int]:
+        """A row's neighbours whose positions cost little more than its own: from which row to before which, all of one
+        epoch.
+        """  # noqa: D205
+        first = row // self.size * self.size
+        begin = first + (row - first) // _BLOCK * _BLOCK
+        return begin, min(begin + _BLOCK, first + self.size)
+
 
 class SequentialOrder(Order):
     """Storage order, the same in each epoch."""
@@ -102,10 +113,12 @@ class LaneOrder(Order):
         seed: of the order.
         lanes: N.
         window: W, in pieces.
+        kept: windows whose order stays in memory.
     """
 
-    def __init__(self, stored: InStorage, seed: int, lanes: int, window: int) -> None:
+    def __init__(self, stored: InStorage, seed: int, lanes: int, window: int, *, kept: int = _WINDOWS_KEPT) -> None:
         self._stored = stored
+        self._most = kept
         self.size = len(stored.selection)
         self.lanes = lanes
         self.window = window
@@ -131,6 +144,11 @@ class LaneOrder(Order):
         selection = self._stored.selection
         return Window(begin, end, selection.origin[pieces], selection.chunk[pieces], selection.count[pieces])
 
+    def stretch(self, row: int) -> tuple[int, int]:
+        """See `Order.stretch`: the row's window."""
+        begin, end, _ = self._window(row)
+        return begin, end
+
     def _window(self, row: int) -> tuple[int, int, _Ints]:
         for begin, end, positions in self._kept:
             if begin <= row < end:
@@ -140,7 +158,7 @@ class LaneOrder(Order):
         positions = self._stored.selection.starts[pieces] + np.frombuffer(memoryview(items), dtype=np.uint32)
         if self._stored.positions is not None:
             positions = self._stored.positions[positions]
-        self._kept = (*self._kept, (begin, end, positions))[-_WINDOWS_KEPT:]
+        self._kept = (*self._kept, (begin, end, positions))[-self._most :]
         return begin, end, positions
 
 
@@ -149,3 +167,25 @@ def kind_of(pipeline: Pipeline, shuffle: bool) -> str:
     if not shuffle:
         return "sequential"
     return "permutation" if all(origin.source.random_access for origin in pipeline.origins) else "lanes"
+
+
+def default_window(pipeline: Pipeline, stored: InStorage, lanes: int) -> int:
+    """W where it is not given: see docs/order.md.
+
+    Args:
+        pipeline: of the dataset.
+        stored: its items as they lie.
+        lanes: N, or the largest global batch size where that is not given.
+    """
+    selection = stored.selection
+    size = sum(_stored(origin, selection, number) for number, origin in enumerate(pipeline.origins))
+    return _core.default_item_window(selection.pieces, len(selection), size, lanes)
+
+
+def _stored(origin: Origin, selection: Selection, number: int) -> int:
+    """Bytes of the chunks of an origin that are used, each as often as it is."""
+    mine = selection.origin == number
+    source = origin.source
+    chunks = selection.chunk[mine]
+    shares = selection.count[mine] / source.sizes[chunks].clip(1)
+    return int((source.stored[chunks] * shares).sum())

@@ -9,10 +9,11 @@ import numpy.typing as npt
 
 from headrace.errors import StoreError
 
+from .applying import Failed, add_note, apply_stages
 from .cache import ChunkCache
 from .selection import Selection
 from .source import Chunk, Place, Source
-from .stages import DROPPED, Filter, Key, Stage
+from .stages import Filter, Key, Stage
 
 __all__ = ["Fetched", "Origin", "Pipeline", "Skip"]
 
@@ -31,6 +32,16 @@ class Origin:
     def filtered(self) -> bool:
         """Whether a function decides which samples there are."""
         return any(isinstance(stage, Filter) for stage in self.stages)
+
+    def summary(self) -> dict[str, Any]:
+        """What a state remembers of the source."""
+        source = self.source
+        return {
+            "format": source.format,
+            "chunks": len(source.sizes),
+            "samples": int(source.sizes.sum()),
+            "identity": source.identity(),
+        }
 
 
 class Skip(NamedTuple):
@@ -94,37 +105,80 @@ class Pipeline:
             StoreError: if the store does not answer.
         """
         numbers = positions.tolist()
+        items = self.expand(positions, cache, key_of=lambda index: Key(seed, epoch, numbers[index]))
+        samples: list[Any] = []
+        kept: list[int] = []
+        skipped: list[Skip] = []
+        for index, item in enumerate(items):
+            if type(item) is Failed:
+                if on_error == "raise":
+                    add_note(item.error, self.note(numbers[index]))
+                    raise item.error
+                where = self.place(numbers[index])
+                skipped.append(Skip(numbers[index], where, f"{type(item.error).__name__}: {item.error}"))
+            elif item:
+                samples += item
+                kept.append(index)
+        if len(kept) == len(items):
+            return Fetched(samples)
+        return Fetched(samples, len(items) - len(kept) - len(skipped), skipped, kept)
+
+    def expand(
+        self,
+        positions: npt.NDArray[np.int64],
+        cache: ChunkCache,
+        *,
+        key_of: Callable[[int], Key],
+        then: Sequence[Stage] = (),
+        skip: Callable[[int, Exception], None] | None = None,
+    ) -> list[list[Any] | Failed]:
+        """What the items at some positions become: a list of documents each, or what was raised for them.
+
+        Args:
+            positions: int64, (items,), each in ``range(len(self))``.
+            cache: where chunks are kept.
+            key_of: of the random numbers for the item with an index in `positions`.
+            then: stages behind those of the pipeline. Their numbers follow those of the origin with most stages.
+            skip: see `apply_stages`.
+
+        Raises:
+            StoreError: if the store does not answer.
+        """
         origins, chunks, rows = (part.tolist() for part in self.selection.locate(positions))
         located: list[tuple[int, int, int]] = list(zip(origins, chunks, rows, strict=True))
-        samples = self._read(located, cache)
-        skipped: list[Skip] = []
-        slot = 0
-        while slot < len(samples):
-            try:
-                # One frame for all samples: `slot` says where an error stopped it.
-                for here in range(slot, len(samples)):
-                    slot = here
-                    sample = samples[slot]
-                    if type(sample) is _Failed:
-                        raise sample.error
-                    if stages := self.origins[located[slot][0]].stages:
-                        samples[slot] = _apply(stages, sample, Key(seed, epoch, numbers[slot]))
-                break
-            except StoreError:
-                raise
-            except Exception as error:
-                origin, chunk, row = located[slot]
-                where = self.origins[origin].source.place(chunk, row)
-                if on_error == "raise":
-                    _note(error, f"headrace: sample {numbers[slot]} ({where})")
-                    raise
-                skipped.append(Skip(numbers[slot], where, f"{type(error).__name__}: {error}"))
-                samples[slot] = DROPPED
-                slot += 1
-        kept = [slot for slot, sample in enumerate(samples) if sample is not DROPPED]
-        if len(kept) == len(samples):
-            return Fetched(samples)
-        return Fetched([samples[slot] for slot in kept], len(samples) - len(kept) - len(skipped), skipped, kept)
+        items: list[list[Any] | Failed] = [
+            sample if type(sample) is Failed else [sample] for sample in self._read(located, cache)
+        ]
+        used: set[int] = set(origins)
+        for number in sorted(used):
+            stages = self.origins[number].stages
+            if not stages:
+                continue
+            if len(used) == 1:
+                apply_stages(stages, items, key_of, first=0, skip=skip)
+                continue
+            mine = [index for index, origin in enumerate(origins) if origin == number]
+            part = [items[index] for index in mine]
+            apply_stages(
+                stages,
+                part,
+                lambda index, mine=mine: key_of(mine[index]),
+                first=0,
+                skip=None if skip is None else lambda index, error, mine=mine: skip(mine[index], error),
+            )
+            for index, item in zip(mine, part, strict=True):
+                items[index] = item
+        apply_stages(then, items, key_of, first=self.stages, skip=skip)
+        return items
+
+    @property
+    def stages(self) -> int:
+        """The stages of the origin that has most."""
+        return max(len(origin.stages) for origin in self.origins)
+
+    def note(self, position: int) -> str:
+        """Text for a note to an error that names the sample at a position."""
+        return f"headrace: sample {position} ({self.place(position)})"
 
     def dtypes(self) -> dict[str, np.dtype[Any]] | None:
         """The types of number columns, if batches can be made column by column: no function looks at samples, and all
@@ -154,7 +208,7 @@ class Pipeline:
         numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
         try:
             chunks = list(self._chunks(list(numbers), cache).values())
-            if isinstance(chunks[0], _Failed):
+            if isinstance(chunks[0], Failed):
                 return None
             kind = type(chunks[0])
             if any(type(chunk) is not kind for chunk in chunks):
@@ -171,7 +225,7 @@ class Pipeline:
         """The stored samples at some places; where one is damaged, what it raised."""
         wanted = list(dict.fromkeys([(origin, chunk) for origin, chunk, _ in located]))
         chunks = self._chunks(wanted, cache)
-        if any(isinstance(chunk, _Failed) for chunk in chunks.values()):
+        if any(isinstance(chunk, Failed) for chunk in chunks.values()):
             return [_take_one(chunks[origin, chunk], row) for origin, chunk, row in located]
         if len(wanted) * 2 > len(located):
             try:
@@ -192,9 +246,9 @@ class Pipeline:
                 samples[slot] = sample
         return samples
 
-    def _chunks(self, wanted: Sequence[tuple[int, int]], cache: ChunkCache) -> "dict[tuple[int, int], Chunk | _Failed]":
+    def _chunks(self, wanted: Sequence[tuple[int, int]], cache: ChunkCache) -> "dict[tuple[int, int], Chunk | Failed]":
         """Some chunks, in this order, those that are missing read; for one that is damaged, what that raised."""
-        chunks: dict[tuple[int, int], Chunk | _Failed | None] = {pair: cache.find(self.key(*pair)) for pair in wanted}
+        chunks: dict[tuple[int, int], Chunk | Failed | None] = {pair: cache.find(self.key(*pair)) for pair in wanted}
         missing = [pair for pair, chunk in chunks.items() if chunk is None]
         if missing:
             loads: dict[Hashable, Callable[[], Chunk]] = {self.key(*pair): self.load(*pair) for pair in missing}
@@ -205,15 +259,15 @@ class Pipeline:
                 raise
             except Exception:
                 chunks |= {pair: self._chunk(pair, cache) for pair in missing}
-        return cast("dict[tuple[int, int], Chunk | _Failed]", chunks)
+        return cast("dict[tuple[int, int], Chunk | Failed]", chunks)
 
-    def _chunk(self, pair: tuple[int, int], cache: ChunkCache) -> "Chunk | _Failed":
+    def _chunk(self, pair: tuple[int, int], cache: ChunkCache) -> "Chunk | Failed":
         try:
             return cache.get(self.key(*pair), self.load(*pair))
         except StoreError:
             raise
         except Exception as error:
-            return _Failed(error)
+            return Failed(error)
 
     def key(self, origin: int, chunk: int) -> tuple[Source, Any, int]:
         """What a chunk is kept under: the same for all that read the same columns of one source."""
@@ -226,15 +280,6 @@ class Pipeline:
         return lambda: which.source.load(chunk, which.columns)
 
 
-class _Failed:
-    """Stands for a sample that could not be read."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
 def _take(chunk: Chunk, rows: list[int]) -> list[Any]:
     """Some samples of a chunk; where one is damaged, what it raised."""
     try:
@@ -245,33 +290,12 @@ def _take(chunk: Chunk, rows: list[int]) -> list[Any]:
         return [_take_one(chunk, row) for row in rows]
 
 
-def _take_one(chunk: "Chunk | _Failed", row: int) -> Any:
-    if isinstance(chunk, _Failed):
+def _take_one(chunk: "Chunk | Failed", row: int) -> Any:
+    if isinstance(chunk, Failed):
         return chunk
     try:
         return chunk[row]
     except StoreError:
         raise
     except Exception as error:
-        return _Failed(error)
-
-
-def _note(error: Exception, note: str) -> None:
-    """Adds a note once: a function may raise the same exception again and again."""
-    if note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
-
-
-def _apply(stages: Sequence[Stage], sample: Any, key: Key) -> Any:
-    for number, stage in enumerate(stages):
-        try:
-            sample = stage(sample, key, number)
-        except StopIteration as error:
-            # Where samples are asked for, it would pass for the end of the data.
-            raise RuntimeError(f"{stage!r} raised StopIteration") from error
-        except Exception as error:
-            _note(error, f"headrace: raised in {stage!r}")
-            raise
-        if sample is DROPPED:
-            return DROPPED
-    return sample
+        return Failed(error)

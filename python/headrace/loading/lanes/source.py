@@ -239,6 +239,10 @@ class LanePlan(ABC):
         """
 
     @abstractmethod
+    def epoch(self, states: Mapping[int, Any]) -> int:
+        """The pass that the slowest of some lanes is in, by their states; as `LaneSource.epoch` says it."""
+
+    @abstractmethod
     def check_state(self, lane: int, state: Any) -> None:
         """Refuses what is no state of a lane.
 
@@ -253,6 +257,14 @@ class Maker(ABC):
     @abstractmethod
     def __call__(self, task: Any) -> Any:
         """The result of a task."""
+
+    def probes(self) -> list[Any]:
+        """What `probe` may be called with, to find out whether threads or processes suit; none if that is no matter."""
+        return []
+
+    def probe(self, some: list[Any]) -> None:
+        """Does some work of the kind, and forgets it."""
+        del some
 
 
 @dataclass(frozen=True, kw_only=True)

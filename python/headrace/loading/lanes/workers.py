@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from headrace.loading.choose import Choice, choose
 from headrace.loading.pool import OrderedResults, Pool
 from headrace.loading.processes import Processes
 from headrace.loading.sample_feed import Resources
@@ -23,17 +24,22 @@ class LaneWorkers:
 
     Attributes:
         choice: threads or processes, and why.
+        makers: as given; in threads they are what is called.
         count: how many tasks are run at a time; 0 if whoever asks for a result runs its task.
     """
 
     def __init__(self, makers: Sequence[Maker], resources: Resources, seed: int) -> None:
         self.choice = resources.choice
         self.process = os.getpid()
-        self._makers = list(makers)
+        self.makers = list(makers)
         self._calls: list[Callable[[Any], Any]] = list(makers)
         self.count = count = resources.workers
+        if self.choice.worker_type == "auto":
+            self.choice = Choice("thread", "there is nothing to do for workers")
+            if makers:
+                self.choice = choose(makers[0].probe, makers[0].probes(), count)
         if self.choice.worker_type == "process" and count and makers:
-            processes = Processes(_Dispatch(self._makers), count, init=resources.init, seed=seed)
+            processes = Processes(_Dispatch(self.makers), count, init=resources.init, seed=seed)
             self._calls = [_Remote(processes, number) for number in range(len(makers))]
             self._pool: Pool[Any, Any] = Pool(
                 processes, processes.threads, init=processes.begin, end=processes.end, interrupt=processes.close
@@ -81,11 +87,11 @@ class _Dispatch:
     """What a process calls: the maker that a task is for."""
 
     def __init__(self, makers: list[Maker]) -> None:
-        self._makers = makers
+        self.makers = makers
 
     def __call__(self, task: tuple[int, Any]) -> Any:
         number, inner = task
-        return self._makers[number](inner)
+        return self.makers[number](inner)
 
 
 class _Remote:

@@ -1,0 +1,339 @@
+"""How documents become rows in one lane: pure, no I/O, exactly as docs/order.md defines it ("Dynamic lanes").
+
+A packer is asked for one row after another, and asks for documents in their order. What it asks for is decided by its
+state alone, so the state after a row is the same whatever lies ready. Between rows a state is a `Mark`: immutable,
+small, and all that it takes to go on elsewhere.
+"""
+
+import bisect
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import numpy.typing as npt
+
+from headrace.errors import StateMismatch
+from headrace.samples.packing import RowPacking
+
+__all__ = ["Cursor", "Document", "Held", "Mark", "Packer", "Part", "first_item", "packer_of"]
+
+Cursor = tuple[Any, int]
+"""Where a document is in a lane: (item, its number among the item's documents); behind a `batch_map` the cursor of its
+group's first document in the place of the item. Cursors of one lane compare as their documents follow each other."""
+
+Held = tuple[Cursor, int]
+"""A document that a packer keeps, and which of its parts comes next."""
+
+Pull = Callable[[], "Document | None"]
+"""Gives the next document; None after the last."""
+
+
+class Document:
+    """A document of a lane, as entries of flat arrays.
+
+    Attributes:
+        arrays: for each packed column, with those of other documents.
+        begin: where its own entries begin.
+        length: how many there are.
+        cursor: where it is in its lane.
+        after: where the lane goes on behind it.
+    """
+
+    __slots__ = ("after", "arrays", "begin", "cursor", "length")
+
+    def __init__(self, arrays: list[npt.NDArray[Any]], begin: int, length: int, cursor: Cursor, after: Cursor) -> None:
+        self.arrays = arrays
+        self.begin = begin
+        self.length = length
+        self.cursor = cursor
+        self.after = after
+
+
+class Mark(NamedTuple):
+    """Where a packer stands between two rows."""
+
+    next: Cursor
+    """Of the first document that it has to be given to go on, but for those that it holds."""
+    offset: int = 0
+    """Entries of that document that were used (concat), or its parts (pad)."""
+    held: tuple[Held, ...] = ()
+    """Documents before it that wait for a row, in order (best_fit)."""
+
+    @property
+    def begin(self) -> Cursor:
+        """Of the first document that is needed."""
+        return self.held[0][0] if self.held else self.next
+
+
+class Part(NamedTuple):
+    """What a row holds of a document."""
+
+    cursor: Cursor
+    first: int
+    """Its first entry in the document."""
+    entries: int
+    length: int
+    """Of the document."""
+
+
+class Packer(ABC):
+    """One lane's rows.
+
+    Args:
+        packing: what was asked for.
+        mark: where it stands.
+        pad: whether what is left when documents end is a row, filled up.
+    """
+
+    def __init__(self, packing: RowPacking, mark: Mark, *, pad: bool) -> None:
+        self._packing = packing
+        self._pad = pad
+        self.mark = mark
+        """Where it stands: replaced by each row."""
+        self.dropped = 0
+        """Documents left out, being longer than a row."""
+
+    @abstractmethod
+    def row(self, pull: Pull, rows: list[npt.NDArray[Any]], at: int) -> list[Part] | None:
+        """Writes the next row, if there is one.
+
+        Args:
+            pull: gives documents from the mark's first on, without those before its `next` that are not held.
+            rows: for each packed column an array (rows, width), which holds padding.
+            at: which of these rows.
+
+        Returns:
+            What it holds, in order; None if documents have ended, and no row is left.
+
+        Raises:
+            StateMismatch: if documents are others than those that the mark was made with.
+        """
+
+    def _write(
+        self, rows: list[npt.NDArray[Any]], at: int, place: int, document: Document, first: int, count: int
+    ) -> Part:
+        begin = document.begin + first
+        for row, array in zip(rows, document.arrays, strict=True):
+            row[at, place : place + count] = array[begin : begin + count]
+        return Part(document.cursor, first, count, document.length)
+
+
+class _Concat(Packer):
+    """Documents end to end."""
+
+    def __init__(self, packing: RowPacking, mark: Mark, *, pad: bool) -> None:
+        super().__init__(packing, mark, pad=pad)
+        self._documents: deque[Document] = deque()
+        """From the one that the next row begins in."""
+        self._offset = mark.offset
+        self._have = -mark.offset
+        """Entries from the next row's first on."""
+
+    def row(self, pull: Pull, rows: list[npt.NDArray[Any]], at: int) -> list[Part] | None:
+        """See `Packer.row`."""
+        width, documents = self._packing.width, self._documents
+        while self._have < width:
+            document = pull()
+            if document is None:
+                if not self._pad or self._have <= self._packing.overlap:
+                    return None
+                break
+            if not documents and document.length <= self._offset and (document.length or self._offset):
+                raise _other_document(document, f"more than {self._offset} tokens", f"{document.length}")
+            if document.length:
+                documents.append(document)
+                self._have += document.length
+        parts: list[Part] = []
+        place, first = 0, self._offset
+        for document in documents:
+            count = min(document.length - first, width - place)
+            if not count:
+                break
+            parts.append(self._write(rows, at, place, document, first, count))
+            place += count
+            first = 0
+        self._advance(self._packing.seq_len)
+        return parts
+
+    def _advance(self, count: int) -> None:
+        documents = self._documents
+        self._have -= count
+        while count and documents:
+            document = documents[0]
+            left = document.length - self._offset
+            if left > count:
+                self._offset += count
+                self.mark = Mark(document.cursor, self._offset)
+                return
+            documents.popleft()
+            self._offset = 0
+            count -= left
+            self.mark = Mark(document.after)
+
+
+class _Alone(Packer):
+    """A document a row: cut off, or cut into parts that are rows of their own."""
+
+    def __init__(self, packing: RowPacking, mark: Mark, *, pad: bool) -> None:
+        super().__init__(packing, mark, pad=pad)
+        self._document: Document | None = None
+        """The one that has parts left."""
+
+    def row(self, pull: Pull, rows: list[npt.NDArray[Any]], at: int) -> list[Part] | None:
+        """See `Packer.row`."""
+        size = self._packing.seq_len
+        document = self._document or self._next(pull)
+        if document is None:
+            return None
+        first = self.mark.offset * size
+        if first >= document.length:
+            raise _other_document(document, f"more than {first} tokens", f"{document.length}")
+        part = self._write(rows, at, 0, document, first, min(size, document.length - first))
+        if self._packing.mode == "pad" and first + size < document.length:
+            self._document = document
+            self.mark = Mark(document.cursor, self.mark.offset + 1)
+        else:
+            self._document = None
+            self.mark = Mark(document.after)
+        return [part]
+
+    def _next(self, pull: Pull) -> Document | None:
+        while (document := pull()) is not None:
+            if self._packing.mode == "pad" and self._packing.long == "drop" and document.length > self._packing.seq_len:
+                self.dropped += 1
+            elif document.length or self.mark.offset:
+                return document
+        return None
+
+
+class _Entry(NamedTuple):
+    """What a best-fit packer can put into a row."""
+
+    document: Document
+    held: Held
+    first: int
+    """Of its entries in the document."""
+    length: int
+
+
+class _BestFit(Packer):
+    """Whole documents, chosen among some: the oldest, then again and again the longest that fits."""
+
+    def __init__(self, packing: RowPacking, mark: Mark, *, pad: bool) -> None:
+        super().__init__(packing, mark, pad=pad)
+        self._next = mark.next
+        self._restoring = mark.held
+        self._entries: dict[int, _Entry] = {}
+        """By number, in order of arrival."""
+        self._sorted: list[tuple[int, int]] = []
+        """(length, -number) of each, so that of equally long ones the oldest is last."""
+        self._number = 0
+        self._ended = False
+
+    def row(self, pull: Pull, rows: list[npt.NDArray[Any]], at: int) -> list[Part] | None:
+        """See `Packer.row`."""
+        if self._restoring:
+            self._restore(pull)
+        self._fill(pull)
+        if not self._entries:
+            self.mark = Mark(self._next)
+            return None
+        most = self._packing.max_documents or self._packing.seq_len
+        room = self._packing.seq_len
+        parts: list[Part] = []
+        number = next(iter(self._entries))
+        while True:
+            entry = self._use(number)
+            parts.append(self._write(rows, at, self._packing.seq_len - room, entry.document, entry.first, entry.length))
+            room -= entry.length
+            if not room or len(parts) == most:
+                break
+            self._fill(pull)
+            place = bisect.bisect_right(self._sorted, (room, 0)) - 1
+            if place < 0:
+                break
+            number = -self._sorted[place][1]
+        self.mark = Mark(self._next, 0, tuple([entry.held for entry in self._entries.values()]))
+        return parts
+
+    def _fill(self, pull: Pull) -> None:
+        while len(self._entries) < self._packing.lookahead and not self._ended:
+            document = pull()
+            if document is None:
+                self._ended = True
+                return
+            self._next = document.after
+            size = self._packing.seq_len
+            if document.length > size and self._packing.long == "drop":
+                self.dropped += 1
+                continue
+            # One entry stands for all full parts, of which only the first can be used, and one for what is left.
+            if document.length >= size:
+                self._add(document, 0)
+            if document.length % size:
+                self._add(document, document.length // size)
+
+    def _restore(self, pull: Pull) -> None:
+        document: Document | None = None
+        for cursor, part in self._restoring:
+            while document is None or document.cursor != cursor:
+                document = pull()
+                if document is None or document.cursor > cursor:
+                    raise StateMismatch(
+                        f"the documents are not those of the state: expected one at {cursor}, found "
+                        f"{'no more' if document is None else f'one at {document.cursor}'}"
+                    )
+            if document.length <= part * self._packing.seq_len:
+                raise _other_document(
+                    document, f"more than {part * self._packing.seq_len} tokens", f"{document.length}"
+                )
+            self._add(document, part)
+        self._restoring = ()
+
+    def _add(self, document: Document, part: int) -> None:
+        size = self._packing.seq_len
+        self._put(
+            self._number,
+            _Entry(document, (document.cursor, part), part * size, min(size, document.length - part * size)),
+        )
+        self._number += 1
+
+    def _put(self, number: int, entry: _Entry) -> None:
+        self._entries[number] = entry
+        bisect.insort(self._sorted, (entry.length, -number))
+
+    def _use(self, number: int) -> _Entry:
+        """Takes an entry out, or its first part."""
+        entry = self._entries[number]
+        document, size = entry.document, self._packing.seq_len
+        if entry.first + 2 * size <= document.length:
+            # Another full part follows, of the same age.
+            part = entry.held[1] + 1
+            self._entries[number] = _Entry(document, (document.cursor, part), part * size, size)
+            return entry
+        del self._entries[number]
+        del self._sorted[bisect.bisect_left(self._sorted, (entry.length, -number))]
+        return entry
+
+
+def packer_of(packing: RowPacking, mark: Mark, *, pad: bool) -> Packer:
+    """The packer of a mode."""
+    if packing.mode == "concat":
+        return _Concat(packing, mark, pad=pad)
+    return (_BestFit if packing.mode == "best_fit" else _Alone)(packing, mark, pad=pad)
+
+
+def first_item(cursor: Cursor) -> int:
+    """The item that a document, or the first one of its group, was made of."""
+    inner = cursor[0]
+    while isinstance(inner, tuple):
+        inner = cast("Cursor", inner)[0]
+    return inner
+
+
+def _other_document(document: Document, wanted: str, found: str) -> StateMismatch:
+    return StateMismatch(
+        f"the documents are not those of the state: expected {wanted} in the one at {document.cursor}, found {found}\n"
+        "hint: functions of a pipeline must give the same whenever they are called with the same"
+    )
