@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,44 @@ class Timed:
 
     def order(self) -> list[int]:
         return [int(line) for line in self.log.read_text().split()]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value of one's own."""
+
+    x: int
+    y: int
+
+
+class PointSerializer:
+    def can_serialize(self, value: Any) -> bool:
+        return isinstance(value, Point)
+
+    def serialize(self, value: Point) -> tuple[bytes, None]:
+        return f"{value.x},{value.y}".encode(), None
+
+    def deserialize(self, data: bytes) -> Point:
+        return Point(*map(int, bytes(data).split(b",")))
+
+    def setup(self, name: str) -> None:
+        """What litdata calls; there is nothing to set up."""
+
+
+def point(number: int) -> dict[str, Any]:
+    return {"at": Point(number, -number), "label": number}
+
+
+class Reversed:
+    """An encryption of one's own, which hides nothing."""
+
+    algorithm = "reversed"
+    level = "sample"
+
+    def encrypt(self, data: bytes) -> bytes:
+        return b"!" + data[::-1]
+
+    def decrypt(self, data: bytes) -> bytes:
+        if not data.startswith(b"!"):
+            raise ValueError("not reversed")
+        return data[:0:-1]

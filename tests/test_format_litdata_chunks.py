@@ -14,8 +14,9 @@ import pyarrow.ipc
 import pytest
 
 import litdata_files as files
+from headrace.encryption import load_key
 from headrace.errors import DataError, MissingError
-from headrace.formats.litdata import is_litdata, load_decryption
+from headrace.formats.litdata import is_litdata
 from litdata_files import HOW, by_hand, edit, everything, item, opened, ours, same, spec, theirs, write
 
 torch = files.torch
@@ -59,7 +60,7 @@ def test_encrypted_chunks(level: str, algorithm: str, packed: str, tmp_path: Pat
     samples = [(number, b"ab" * number) for number in range(7)]
     folder = write(tmp_path / "data", samples, encryption=key, chunk_size=3, **HOW[packed])
     key.save(str(tmp_path / "key"))
-    saved = load_decryption(tmp_path / "key", "secret")
+    saved = load_key(tmp_path / "key", "secret")
     for decryption in (key, saved, pickle.loads(pickle.dumps(saved))):
         same(ours(folder, decryption=decryption), samples)
     same(theirs(folder, encryption=key), samples)
@@ -76,7 +77,7 @@ def test_saved_keys_that_are_none(tmp_path: Path) -> None:
     for text in ("", "[]", '{"level": "sample"}', '{"level": "row", "salt": ""}'):
         (tmp_path / "key").write_text(text)
         with pytest.raises(DataError, match="expected a key as litdata saves it"):
-            load_decryption(tmp_path / "key", "secret")
+            load_key(tmp_path / "key", "secret")
 
 
 _ROWS = [

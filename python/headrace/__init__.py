@@ -10,6 +10,7 @@
 Importing this starts no thread and needs nothing but NumPy.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import _core
@@ -28,6 +29,7 @@ from .state import State
 from .store import Store, StoredFile
 
 if TYPE_CHECKING:
+    from . import encryption
     from .prepare import File, Image, ParquetReader, Prepared, Reader, map, merge_datasets, optimize, walk
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "TableDataset",
     "col",
     "concat",
+    "encryption",
     "map",
     "merge_datasets",
     "open",
@@ -75,6 +78,8 @@ _PREPARING = frozenset(
 
 
 def __getattr__(name: str) -> Any:
+    if name == "encryption":
+        return import_module("headrace.encryption")
     if name not in _PREPARING:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import prepare

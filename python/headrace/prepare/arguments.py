@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 from headrace._units import as_int, parse_bytes, show_bytes
+from headrace.encryption import Encryption
 
 from .spool import Failure
 from .workers import Engine, Local
@@ -22,6 +23,8 @@ __all__ = [
 ]
 
 _DEV_INPUTS = 10
+_TRIAL = b"headrace"
+"""Encrypted and decrypted before a run, so that it does not end with files that nobody can read."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ def options_of(
     chunk_bytes: str | SupportsIndex | None,
     chunk_size: SupportsIndex | None,
     compression: str | None,
+    encryption: Encryption | None,
     serializers: Any,
     tokens: bool,
 ) -> Options:
@@ -78,6 +82,8 @@ def options_of(
             )
     if format != "litdata" and (serializers or tokens):
         raise ValueError(f'serializers and tokens are for format="litdata", got them with format={format!r}')
+    if encryption is not None:
+        _check_encryption(encryption, format, tokens)
     for key, serializer in dict(serializers or {}).items():
         if not hasattr(serializer, "can_serialize") or not hasattr(serializer, "serialize"):
             raise TypeError(
@@ -90,7 +96,40 @@ def options_of(
     most = None if chunk_bytes is None else parse_bytes(chunk_bytes, "chunk_bytes")
     if most is not None and most > 2**30:
         raise ValueError(f'chunk_bytes must be at most "1GiB", got {chunk_bytes!r}')
-    return Options(compression=compression, serializers=serializers, tokens=tokens, chunk_size=size, chunk_bytes=most)
+    return Options(
+        compression=compression,
+        encryption=encryption,
+        serializers=serializers,
+        tokens=tokens,
+        chunk_size=size,
+        chunk_bytes=most,
+    )
+
+
+def _check_encryption(encryption: Any, format: str, tokens: bool) -> None:
+    missing = [name for name in ("algorithm", "level", "encrypt", "decrypt") if not hasattr(encryption, name)]
+    if missing:
+        raise TypeError(
+            f"encryption must be an object with algorithm, level, encrypt and decrypt, got a "
+            f"{type(encryption).__name__} without {missing[0]}\n"
+            "hint: headrace.encryption.FernetEncryption(password) is one"
+        )
+    if encryption.level not in ("chunk", "sample"):
+        raise ValueError(f'encryption must have a level of "chunk" or "sample", got {encryption.level!r}')
+    if format != "litdata":
+        raise ValueError(
+            f'encryption is for format="litdata", got it with format={format!r}, whose readers know no such key'
+        )
+    if tokens:
+        raise ValueError(
+            "encryption cannot be used with tokens=True: litdata would read what is encrypted as tokens\n"
+            'hint: yield {"tokens": array} without tokens=True'
+        )
+    trial: Any = encryption.encrypt(_TRIAL)
+    if not isinstance(trial, bytes):
+        raise TypeError(f"{type(encryption).__name__}.encrypt must give bytes, got {kind_of(trial)}")
+    if encryption.decrypt(trial) != _TRIAL:
+        raise ValueError(f"{type(encryption).__name__}.decrypt must give back what encrypt was given, got other bytes")
 
 
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:

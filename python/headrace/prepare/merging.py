@@ -115,6 +115,11 @@ def _of_index(path: Path) -> tuple[str, Options]:
     found = _json(path)
     if isinstance(config := found.get("config"), dict):
         settings: dict[str, Any] = config  # pyright: ignore[reportUnknownVariableType]
+        if settings.get("encryption"):
+            raise ValueError(
+                f"{path}: expected a dataset that is not encrypted: whether others have the same key cannot be told\n"
+                "hint: headrace.optimize reads several datasets and writes one, encrypted with one key"
+            )
         tokens = settings.get("item_loader") == "TokensLoader"
         size, most = (settings.get(name) for name in ("chunk_size", "chunk_bytes"))
         return "litdata", Options(

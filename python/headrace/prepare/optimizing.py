@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
+from headrace.encryption import Encryption
 from headrace.errors import StateMismatch
 
 from . import writing
@@ -28,6 +29,7 @@ from .job import OnError, SampleJob
 from .output import Mode, Output
 from .progress import Meter
 from .readers import Reader
+from .sealing import check_mark, mark_of, spool_key
 from .spool import Failure, Spool
 from .workers import Engine
 from .writing import Entry, Layout
@@ -48,6 +50,7 @@ def optimize(
     format: Literal["litdata", "mds", "parquet", "arrow"] = "litdata",
     num_workers: SupportsIndex | None = None,
     compression: str | None = None,
+    encryption: Encryption | None = None,
     mode: Mode | None = None,
     keep_data_ordered: bool = False,
     align_chunking: bool = False,
@@ -85,6 +88,8 @@ def optimize(
         format: of the files. Parquet and Arrow need pyarrow.
         num_workers: processes; 0 does all work in this one. By default as many as there are processors.
         compression: ``"zstd"`` or ``"zstd:<level>"``.
+        encryption: what encrypts samples or chunks of LitData: a key of `headrace.encryption`, litdata's own object, or
+            any with ``algorithm``, ``level``, ``encrypt(data)`` and ``decrypt(data)``. Save a new key before it is used.
         mode: None wants an empty folder, ``"append"`` adds to the dataset that is there and leaves its files as they
             are, ``"overwrite"`` puts the new dataset in its place, and removes only files that its index lists.
         keep_data_ordered: whether samples lie in the order of inputs, so that the files are the same, byte for byte,
@@ -127,6 +132,7 @@ def optimize(
         chunk_bytes=chunk_bytes,
         chunk_size=chunk_size,
         compression=compression,
+        encryption=encryption,
         serializers=serializers,
         tokens=tokens,
     )
@@ -162,8 +168,11 @@ def optimize(
         progress=progress,
         verbose=verbose,
     )
-    settings = [options.chunk_size, options.chunk_bytes, compression, tokens, sorted(serializers or {})]
-    return make(work, local_folder(output_dir), how, {"options": settings})
+    settings = {
+        "options": [options.chunk_size, options.chunk_bytes, compression, tokens, sorted(serializers or {})],
+        "encryption": None if encryption is None else [encryption.algorithm, encryption.level],
+    }
+    return make(work, local_folder(output_dir), how, settings)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -210,9 +219,10 @@ def make(work: Inputs, folder: Path, how: How, settings: Mapping[str, Any]) -> P
     start = time.monotonic()
     output = Output(folder)
     finished = False
-    spool = Spool(output.work)
+    spool = Spool(output.work, spool_key(how.options.encryption))
     try:
-        first, lines = begun(output, key, how.resume, lambda: _beginning(output, layout, how.mode))
+        first, lines = begun(output, key, how.resume, lambda: _beginning(output, layout, how))
+        check_mark(first["mark"], how.options.encryption, folder)
         entries, failures = _run(job, work, output, spool, layout, first, lines, how)
         finished = True
     finally:
@@ -273,9 +283,15 @@ def write_report(output: Output, failures: Sequence[Failure]) -> None:
     output.replace(path, "".join(f"{line}\n" for line in lines).encode())
 
 
-def _beginning(output: Output, layout: Layout, mode: Mode | None) -> dict[str, Any]:
-    existing, gone = output.existing(layout, mode)
-    return {"base": output.base(layout), "there": existing.entries, "schema": existing.schema, "gone": gone}
+def _beginning(output: Output, layout: Layout, how: How) -> dict[str, Any]:
+    existing, gone = output.existing(layout, how.mode)
+    return {
+        "base": output.base(layout),
+        "there": existing.entries,
+        "schema": existing.schema,
+        "gone": gone,
+        "mark": mark_of(how.options.encryption),
+    }
 
 
 def _run(

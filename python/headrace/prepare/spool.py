@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.encryption import Encryption
 from headrace.errors import DataError, StoreError
 
 __all__ = ["Block", "Failure", "Segment", "Spool", "StoredBlock", "store_error"]
@@ -82,15 +83,18 @@ class Segment:
 class StoredBlock:
     """A block in the spool, without its samples. A `Stored` of the formats."""
 
-    __slots__ = ("_at", "_segment", "block", "nbytes", "serial", "sizes")
+    __slots__ = ("_at", "_key", "_segment", "block", "nbytes", "serial", "sizes")
 
-    def __init__(self, serial: int, block: Block, segment: Segment, at: int, nbytes: int) -> None:
+    def __init__(
+        self, serial: int, block: Block, segment: Segment, at: int, nbytes: int, key: Encryption | None
+    ) -> None:
         self.serial = serial
         self.block = block
         self.sizes = block.sizes
         self.nbytes = nbytes
         self._segment = segment
         self._at = at
+        self._key = key
 
     @property
     def segment(self) -> Segment:
@@ -99,6 +103,11 @@ class StoredBlock:
 
     def read(self, start: int, stop: int) -> memoryview:
         """A range of its samples' bytes."""
+        if self._key is not None:
+            return memoryview(self._key.decrypt(bytes(self._stored(0, self.nbytes))))[start:stop]
+        return self._stored(start, stop)
+
+    def _stored(self, start: int, stop: int) -> memoryview:
         data = bytearray(stop - start)
         view, at = memoryview(data), 0
         while at < len(data):
@@ -114,10 +123,12 @@ class Spool:
 
     Args:
         folder: where its files are; those that are there are read by `recover`.
+        key: what encrypts samples there, if anything does.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, key: Encryption | None = None) -> None:
         self._folder = folder
+        self._key = key
         self._lock = threading.Lock()
         self._segment: Segment | None = None
         self._segments: list[Segment] = []
@@ -139,6 +150,8 @@ class Spool:
             "failures": [[f.input, f.value, f.error, f.samples] for f in block.failures],
         }
         data = memoryview(block.data).cast("B")
+        if self._key is not None:
+            data = memoryview(self._key.encrypt(bytes(data)))
         sizes = block.sizes.astype("<i8").tobytes()
         with self._lock:
             serial = self._serial
@@ -158,7 +171,7 @@ class Spool:
             segment.blocks += 1
             self._serial = serial + 1
         block.data = None
-        return StoredBlock(serial, block, segment, at - len(data), len(data))
+        return StoredBlock(serial, block, segment, at - len(data), len(data), self._key)
 
     def release(self, blocks: list[StoredBlock]) -> None:
         """Says that blocks are in chunks which will not be made again; files without any other are removed."""
@@ -180,7 +193,7 @@ class Spool:
             self._number = int(path.name.rpartition("-")[2]) + 1
             segment = Segment(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), closed=True)
             self._segments.append(segment)
-            for stored in _records(segment):
+            for stored in _records(segment, self._key):
                 self._serial = max(self._serial, stored.serial + 1)
                 if stored.serial not in used:
                     segment.blocks += 1
@@ -238,7 +251,7 @@ def _write(fd: int, part: bytes | memoryview, at: int) -> int:
     return at
 
 
-def _records(segment: Segment) -> Iterator[StoredBlock]:
+def _records(segment: Segment, key: Encryption | None) -> Iterator[StoredBlock]:
     """The whole records of a file; what follows them is cut off."""
     end = os.fstat(segment.fd).st_size
     at = 0
@@ -259,7 +272,7 @@ def _records(segment: Segment) -> Iterator[StoredBlock]:
             data=None,
             failures=[Failure(*parts) for parts in about["failures"]],
         )
-        yield StoredBlock(about["serial"], block, segment, stop - data, data)
+        yield StoredBlock(about["serial"], block, segment, stop - data, data, key)
         at = segment.size = stop
     os.ftruncate(segment.fd, segment.size)
 

@@ -14,11 +14,11 @@ import numpy as np
 from headrace._files import Blob, MemoryBlob, Store
 from headrace._unpacking import check_size, unpack
 from headrace.errors import DataError
+from headrace.formats.options import Decryption
 
-from .decryption import Decryption
-from .index import ChunkFile, Entry, Index, sizes_of
+from .index import ChunkFile, Entry, Index, find_files, read_index, sizes_of
 
-__all__ = ["Footer", "Items", "decrypt", "open_chunk"]
+__all__ = ["Footer", "Items", "check_key", "decrypt", "open_chunk"]
 
 _FRAMED = b"LDFZ01\0\0"
 _FRAMED_VERSION = 1
@@ -82,9 +82,22 @@ def decrypt(decryption: Decryption, data: bytes, where: str) -> bytes:
     except Exception as error:
         detail = f": {error}" if str(error) else ""
         raise DataError(
-            f"{where}: expected what the key of decryption= opens ({decryption.algorithm}), "
+            f"{where}: expected what the given key opens ({decryption.algorithm}, by {decryption.level}), "
             f"found {type(error).__name__}{detail}\nhint: either the key is another one, or the file is damaged"
         ) from None
+
+
+def check_key(store: Store, decryption: Decryption) -> None:
+    """Reads the first item of an encrypted dataset, if there is one.
+
+    Raises:
+        DataError: if the key does not open it, or the dataset is damaged.
+    """
+    index = read_index(store)
+    for entry, file in zip(index.chunks[:1], find_files(index, store)[:1], strict=True):
+        items = open_chunk(store, index, entry, file, decryption)
+        if decryption.level == "sample" and isinstance(items, Items) and entry.items:
+            decrypt(decryption, items.read(items.offsets[0], items.offsets[1]), store.uri(file.file.path))
 
 
 def _opened(store: Store, entry: Entry, chunk: ChunkFile, where: str) -> Blob:

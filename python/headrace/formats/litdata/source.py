@@ -9,12 +9,12 @@ from headrace._files import Store
 from headrace._traffic import Traffic
 from headrace._unpacking import unpack
 from headrace.errors import DataError, HeadraceError
+from headrace.formats.options import Decryption
 from headrace.samples.source import Chunk, Source, digest
 
 from .arrays import array_leaf, token_size
 from .arrow import ArrowRows
 from .containers import Footer, Items, decrypt, open_chunk
-from .decryption import Decryption
 from .index import ChunkFile, Entry, Index, find_files, read_index
 from .leaves import Options
 from .temporal import TemporalSchema
@@ -86,7 +86,7 @@ class LitDataSource(Source):
             store: the folder.
             allow_pickle: whether pickles may be loaded, which runs what code they hold.
             tensors: ``"numpy"`` or ``"torch"``: what tensors and decoded images come as.
-            decryption: the key of an encrypted dataset, as `load_decryption` reads it, or litdata's own object.
+            decryption: the key of an encrypted dataset, as `headrace.encryption` reads it, or litdata's own object.
             serializers: the user's own, by name: objects with ``deserialize`` or functions of the bytes.
             block_size: for a dataset of tokens: tokens in an item. Blocks are cut from each chunk, and a rest shorter
                 than one is left out, as in litdata; by default an item is what was stored as one.
@@ -303,7 +303,7 @@ def _check_key(index: Index, decryption: Decryption | None) -> None:
     if decryption is None:
         raise ValueError(
             f"{index.where}: the data is encrypted ({algorithm}, by {level})\n"
-            f"hint: give its key as decryption=load_decryption(path, password)"
+            f"hint: give its key as decryption=headrace.encryption.load_key(path, password)"
         )
     if (decryption.algorithm, decryption.level) != index.encryption:
         raise ValueError(

@@ -7,12 +7,14 @@ the dataset's first sample, or of the dataset that is added to.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
+
+from headrace.encryption import Encryption
 
 __all__ = [
     "Encoder",
@@ -40,6 +42,8 @@ class Options:
     """``"zstd"`` or ``"zstd:<level>"``."""
     serializers: Mapping[str, Any] | None = None
     """The user's own, for LitData: objects with ``can_serialize(value)`` and ``serialize(value)``."""
+    encryption: Encryption | None = field(default=None, repr=False)
+    """What encrypts samples or chunks, in LitData."""
     tokens: bool = False
     """Whether samples are arrays of tokens, which LitData stores without anything between them."""
     chunk_size: int | None = None

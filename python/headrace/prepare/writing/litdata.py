@@ -11,8 +11,11 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from headrace._files import Store
+from headrace.encryption import Encryption
 from headrace.errors import DataError
 from headrace.formats.litdata.arrays import token_size
+from headrace.formats.litdata.containers import check_key
 from headrace.formats.litdata.index import INDEX, is_litdata
 from headrace.formats.litdata.tree import KINDS, Node, parse_spec
 
@@ -33,6 +36,7 @@ class LitDataEncoder(RowEncoder):
         super().__init__()
         self._serializers: Mapping[str, Any] = options.serializers or {}
         self._tokens = options.tokens
+        self._key = _key_of(options, "sample")
         self._schema: str | None = None
         self._encode: Callable[[Any], bytes] | None = None
 
@@ -65,7 +69,8 @@ class LitDataEncoder(RowEncoder):
                 raise TypeError(f"expected a sample with at least one value, found an empty {kind_of(sample)}")
             self.schema = json.dumps([json.dumps([1, spec]), formats])
         assert self._encode is not None
-        return self._encode(sample)
+        item = self._encode(sample)
+        return item if self._key is None else self._key.encrypt(item)
 
     def _describe(self, value: Any, name: str, formats: list[str]) -> dict[str, Any]:
         """The structure of a sample, as the index has it; adds the serialisers of its leaves."""
@@ -109,11 +114,15 @@ class LitDataLayout(RowLayout):
         samples = sum(len(piece.sizes) for piece in pieces)
         content = sum(int(piece.sizes.sum()) for piece in pieces)
         parts = itertools.chain([header], joined(pieces))
+        stored = len(header) + content
+        if (key := _key_of(self._options, "chunk")) is not None:
+            parts = [key.encrypt(b"".join(parts))]
+            stored = len(parts[0])
         if self._options.compression is not None:
             parts = [zstd(self._options.compression).compress(b"".join(parts), asbytes=True)]
         size = self.save(path, parts)
         dim = content // _token_bytes(schema) if self._options.tokens else None
-        return {"name": name, "samples": samples, "bytes": size, "chunk_bytes": len(header) + content, "dim": dim}
+        return {"name": name, "samples": samples, "bytes": size, "chunk_bytes": stored, "dim": dim}
 
     def index(self, entries: Sequence[Entry], schema: str | None) -> bytes:
         """See `Layout.index`."""
@@ -134,7 +143,7 @@ class LitDataLayout(RowLayout):
             "compression": options.compression,
             "data_format": formats,
             "data_spec": spec,
-            "encryption": None,
+            "encryption": _described(options.encryption),
             "item_loader": "TokensLoader" if options.tokens else "PyTreeLoader",
         }
         # litdata takes this for the version of the dataset. A digest says that as well as the time does, and is the
@@ -154,12 +163,19 @@ class LitDataLayout(RowLayout):
         config: dict[str, Any] = found["config"]
         options = self._options
         tokens = config.get("item_loader") == "TokensLoader"
-        wanted: dict[str, Any] = {"compression": options.compression, "tokens": options.tokens}
-        there = {"compression": config.get("compression") or None, "tokens": tokens}
-        if config.get("encryption") or config.get("compression_level") not in (None, "chunk"):
-            raise ValueError(f"{where}: headrace cannot add to chunks that are encrypted or compressed by parts")
+        encryption = _described(options.encryption)
+        wanted = {"compression": options.compression, "encryption": encryption, "tokens": options.tokens}
+        there = {
+            "compression": config.get("compression") or None,
+            "encryption": config.get("encryption") or None,
+            "tokens": tokens,
+        }
+        if config.get("compression_level") not in (None, "chunk"):
+            raise ValueError(f"{where}: headrace cannot add to chunks that are compressed by parts")
         if there != wanted:
             raise ValueError(f"{where}: expected a dataset of {wanted}, to be able to add to it, found one of {there}")
+        if options.encryption is not None:
+            check_key(Store([str(folder)], {}), options.encryption)
         entries = [
             {
                 "name": chunk["filename"],
@@ -189,6 +205,17 @@ class LitDataLayout(RowLayout):
             f"expected {one.get(name, 'no such key')} as in the first sample, found {two.get(name, 'no such key')}"
         )
         raise at_key(name, error)
+
+
+def _key_of(options: Options, level: str) -> Encryption | None:
+    """What encrypts at a level, if anything does."""
+    encryption = options.encryption
+    return encryption if encryption is not None and encryption.level == level else None
+
+
+def _described(encryption: Encryption | None) -> dict[str, str] | None:
+    """What the index says of the encryption."""
+    return None if encryption is None else {"algorithm": encryption.algorithm, "level": encryption.level}
 
 
 def _size(path: Path) -> int:
