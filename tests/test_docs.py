@@ -48,7 +48,7 @@ def names(tmp_path: Path) -> dict[str, Any]:
 
 
 MODULES = [
-    *("batch", "dataset", "loader", "opening", "state", "store", "torch"),
+    *("batch", "dataset", "encryption", "loader", "opening", "state", "store", "torch"),
     *("samples.batch", "samples.dataset", "samples.expression", "samples.source"),
     *(
         "prepare.arguments",

@@ -1,4 +1,4 @@
-"""Encrypted LitData: headrace's keys and litdata's open each other's datasets, and a key is never where it can be read."""
+"""Encrypted LitData: keys of headrace and of litdata open the same files, and are never where they could be read."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.fernet import InvalidToken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -240,10 +241,11 @@ def test_what_was_changed_is_never_opened(data: bytes, at: int, flip: int) -> No
         changed = bytearray(token)
         changed[at % len(token)] ^= flip
         try:
-            # The last character of base64 has bits that stand for nothing.
-            assert key.decrypt(bytes(changed)) == data
-        except Exception as error:
-            assert type(error).__name__ in ("ValueError", "InvalidToken", "TypeError")
+            found = key.decrypt(bytes(changed))
+        except (ValueError, InvalidToken):
+            continue
+        # The last character of base64 has bits that stand for nothing.
+        assert found == data
 
 
 _FERNET, _RSA = FernetEncryption(PASSWORD), RSAEncryption()

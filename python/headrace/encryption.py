@@ -357,7 +357,9 @@ def _private(pem: bytes, password: str | None) -> Any:
         wanted = "no password, as the key is not encrypted" if password else "the password of an encrypted private key"
         raise ValueError(f"expected {wanted}") from None
     except ValueError:
-        raise ValueError("expected a private key as PEM and its password, found another password or a damaged key") from None
+        raise ValueError(
+            "expected a private key as PEM and its password, found another password or a damaged key"
+        ) from None
     if not isinstance(key, rsa.RSAPrivateKey):
         raise ValueError(f"expected a private key of RSA, found a {type(key).__name__}")
     return key

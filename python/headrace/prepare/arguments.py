@@ -12,6 +12,7 @@ from headrace.encryption import Encryption
 from .spool import Failure
 from .workers import Engine, Local
 from .writing import FORMATS, Options
+from .writing.base import kind_of
 
 __all__ = [
     "Prepared",

@@ -89,7 +89,7 @@ def optimize(
         num_workers: processes; 0 does all work in this one. By default as many as there are processors.
         compression: ``"zstd"`` or ``"zstd:<level>"``.
         encryption: what encrypts samples or chunks of LitData: a key of `headrace.encryption`, litdata's own object, or
-            any with ``algorithm``, ``level``, ``encrypt(data)`` and ``decrypt(data)``. Save a new key before it is used.
+            any with ``algorithm``, ``level``, ``encrypt(data)`` and ``decrypt(data)``. Save a key before it is used.
         mode: None wants an empty folder, ``"append"`` adds to the dataset that is there and leaves its files as they
             are, ``"overwrite"`` puts the new dataset in its place, and removes only files that its index lists.
         keep_data_ordered: whether samples lie in the order of inputs, so that the files are the same, byte for byte,

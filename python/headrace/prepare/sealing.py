@@ -1,7 +1,7 @@
 """What a run that encrypts keeps until the end: neither its samples nor its key lie on the disk in the clear.
 
-Samples that are encrypted one by one wait as they will be stored. Where chunks are encrypted, what waits for its chunk is
-encrypted with the same key meanwhile. A run that goes on has to have the key with which it was begun, since each
+Samples that are encrypted one by one wait as they will be stored. Where chunks are encrypted, what waits for its chunk
+is encrypted with the same key meanwhile. A run that goes on has to have the key with which it was begun, since each
 `FernetEncryption` has one of its own: the journal keeps a word that only this key opens.
 """
 
