@@ -86,28 +86,16 @@ impl Gather {
         let (Some(out_width), Some(bytes)) = (out_width, bytes) else {
             return Err(Error::Argument(format!("{} rows of {width} bytes cannot be gathered", rows.len())));
         };
+        check(files, rows, width)?;
         let mut layout = Layout::new();
         let region = layout.add::<u8>(bytes);
         let Some(arena) = self.shelf.take(&layout)? else {
             return Err(Error::Internal("a budget without end has an end".to_owned()));
         };
         let mut out = arena.carve(region);
-        let mut seen = vec![false; files.len()];
         let mut stored = Vec::new();
         for (row, out) in rows.iter().zip(out.chunks_exact_mut(out_width.max(1))) {
-            let Some(file) = files.get(row.file) else {
-                return Err(Error::Argument(format!("there is no file {} among {}", row.file, files.len())));
-            };
-            if row.start.checked_add(width as u64).is_none_or(|end| end > file.size()) {
-                let (path, size) = (file.path().display(), file.size());
-                return Err(Error::Argument(format!(
-                    "{path}: {width} bytes at {} are not within its {size}",
-                    row.start
-                )));
-            }
-            if !std::mem::replace(&mut seen[row.file], true) {
-                file.check()?;
-            }
+            let file = &files[row.file];
             match values {
                 Values::Stored => file.read_at(row.start, out)?,
                 Values::Converted(from, to) => {
@@ -119,6 +107,24 @@ impl Gather {
         }
         Ok(out.freeze(bytes))
     }
+}
+
+/// Refuses rows that are not there, and files that changed: of each row's file, once.
+fn check(files: &[Arc<OpenFile>], rows: &[Row], width: usize) -> Result<()> {
+    let mut seen = vec![false; files.len()];
+    for row in rows {
+        let Some(file) = files.get(row.file) else {
+            return Err(Error::Argument(format!("there is no file {} among {}", row.file, files.len())));
+        };
+        if row.start.checked_add(width as u64).is_none_or(|end| end > file.size()) {
+            let (path, size) = (file.path().display(), file.size());
+            return Err(Error::Argument(format!("{path}: {width} bytes at {} are not within its {size}", row.start)));
+        }
+        if !std::mem::replace(&mut seen[row.file], true) {
+            file.check()?;
+        }
+    }
+    Ok(())
 }
 
 fn misfit(file: &OpenFile, start: u64, at: usize, stored: &[u8], from: Whole, to: Whole) -> Error {
