@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.errors import MissingError
 from headrace.tokenizing import Encoded, encoder_of
 from tokenizer_files import END, TEXTS, byte_encoding, byte_level, letters, saved, utf8
 
@@ -238,7 +239,7 @@ class TestRefuses:
     def test_what_is_no_tokenizer(self, tmp_path: Path) -> None:
         with pytest.raises(TypeError, match=r"tokenizer must be the path of a tokenizer.json, .*, got a int"):
             encoder_of(5)
-        with pytest.raises(FileNotFoundError, match=r"none\.json: expected a tokenizers JSON file, found none"):
+        with pytest.raises(MissingError, match=r"none\.json: expected a tokenizers JSON file, found none"):
             encoder_of(tmp_path / "none.json")
         (tmp_path / "tokenizer.json").write_text("{}")
         with pytest.raises(ValueError, match=r"tokenizer\.json: expected a tokenizers JSON file: "):

@@ -1,5 +1,7 @@
 """Small tokenizers of several packages, and functions that worker processes find."""
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +54,27 @@ def letters(text: str) -> list[int]:
 def utf8(text: str) -> Any:
     """The bytes of a text, as an array."""
     return np.frombuffer(text.encode(), np.uint8)
+
+
+class Logged:
+    """The bytes of a text; notes which process was asked, and takes its time."""
+
+    def __init__(self, log: Path, seconds: float) -> None:
+        self._log, self._seconds = log, seconds
+
+    def __call__(self, text: str) -> Any:
+        with self._log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(self._seconds)
+        return utf8(text)
+
+    def calls(self) -> list[int]:
+        """The processes of all calls so far."""
+        return list(map(int, self._log.read_text().split())) if self._log.exists() else []
+
+
+def picky(text: str) -> Any:
+    """The bytes of a text, but none of one with an x."""
+    if "x" in text:
+        raise ValueError(f"no x: {text[:9]}")
+    return utf8(text)

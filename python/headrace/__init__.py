@@ -21,7 +21,6 @@ from .errors import BudgetError, DataError, HeadraceError, MissingError, StateMi
 from .loader import DataLoader
 from .loading.collate import register_collate
 from .opening import open
-from .records import DocumentDataset, StreamDataset
 from .samples.batch import SampleBatch
 from .samples.dataset import SampleDataset, concat
 from .samples.expression import Expression, col
@@ -31,19 +30,7 @@ from .store import Store, StoredFile
 
 if TYPE_CHECKING:
     from . import encryption
-    from .prepare import (
-        DocumentWriter,
-        File,
-        Image,
-        ParquetReader,
-        Prepared,
-        Reader,
-        StreamWriter,
-        map,
-        merge_datasets,
-        optimize,
-        walk,
-    )
+    from .prepare import File, Image, ParquetReader, Prepared, Reader, map, merge_datasets, optimize, tokenize, walk
 
 __all__ = [
     "Batch",
@@ -51,8 +38,6 @@ __all__ = [
     "DataError",
     "DataLoader",
     "Dataset",
-    "DocumentDataset",
-    "DocumentWriter",
     "Expression",
     "File",
     "HeadraceError",
@@ -72,8 +57,6 @@ __all__ = [
     "Store",
     "StoreError",
     "StoredFile",
-    "StreamDataset",
-    "StreamWriter",
     "TableDataset",
     "col",
     "concat",
@@ -83,25 +66,14 @@ __all__ = [
     "open",
     "optimize",
     "register_collate",
+    "tokenize",
     "walk",
 ]
 
 __version__: str = _core.version()[0]
 
 _PREPARING = frozenset(
-    {
-        "DocumentWriter",
-        "File",
-        "Image",
-        "ParquetReader",
-        "Prepared",
-        "Reader",
-        "StreamWriter",
-        "map",
-        "merge_datasets",
-        "optimize",
-        "walk",
-    }
+    {"File", "Image", "ParquetReader", "Prepared", "Reader", "map", "merge_datasets", "optimize", "tokenize", "walk"}
 )
 """What `headrace.prepare` has, imported when it is asked for: loading data needs none of it."""
 

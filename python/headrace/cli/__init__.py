@@ -280,6 +280,83 @@ def _convert(  # pyright: ignore[reportUnusedFunction]
     )
 
 
+@app.command("tokenize")
+def _tokenize(  # pyright: ignore[reportUnusedFunction]
+    urls: Urls,
+    output: Annotated[str, typer.Argument(metavar="FOLDER", help="Where the new dataset goes: an empty folder.")],
+    tokenizer: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="A tokenizer.json, a folder that has one, or an encoding such as tiktoken:gpt2."
+        ),
+    ],
+    column: Annotated[str, typer.Option(metavar="NAME", help="The part of a sample that is the text.")] = "text",
+    bos: Annotated[
+        str, typer.Option(metavar="TOKEN", help="yes, no or the id of the token that documents begin with.")
+    ] = "no",
+    eos: Annotated[
+        str, typer.Option(metavar="TOKEN", help="yes, no or the id of the token that documents end with.")
+    ] = "yes",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A part of a sample that is kept; by default id, or file and row."),
+    ] = None,
+    to: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="What is written: parquet, arrow, litdata or mds.")
+    ] = "parquet",
+    chunk_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bytes of samples in a file; by default 64MiB.")
+    ] = None,
+    chunk_size: Annotated[
+        int | None, typer.Option(min=1, max=_MOST, help="Documents in a file; of LitData tokens.")
+    ] = None,
+    compression: Annotated[str | None, typer.Option(metavar="NAME", help="zstd or zstd:LEVEL.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(metavar="NAME", help="append or overwrite, if there is a dataset in the folder.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, max=4096, help="Processes; by default as many as there are processors.")
+    ] = None,
+    skip: Annotated[
+        bool, typer.Option("--skip", help="Leave out documents that are damaged or no text; exit code 1 if there are.")
+    ] = False,
+    source_format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT",
+            help="The format of what is read; by default it is found out. text: each line is a document.",
+        ),
+    ] = None,
+    storage_option: StorageOptions = None,
+    json: Json = False,
+) -> None:
+    """Write the tokens of text in any format as Parquet or Arrow files, LitData chunks or MDS shards, in its order."""
+    from headrace.cli import tokenize as command
+    from headrace.cli._common import clean
+
+    clean(
+        "tokenize",
+        command.run,
+        urls,
+        output,
+        tokenizer=tokenizer,
+        column=column,
+        bos=bos,
+        eos=eos,
+        keep=keep,
+        to=to,
+        chunk_bytes=chunk_bytes,
+        chunk_size=chunk_size,
+        compression=compression,
+        mode=mode,
+        workers=workers,
+        skip=skip,
+        format=source_format,
+        storage_option=storage_option,
+        as_json=json,
+    )
+
+
 _cache = typer.Typer(help="The folder of indexes, and of what was read of remote stores.", no_args_is_help=True)
 app.add_typer(_cache, name="cache")
 

@@ -17,7 +17,7 @@ import numpy as np
 from .spool import Block, Failure
 from .writing import Encoder, Options, encoder
 
-__all__ = ["LOST", "MapJob", "OnError", "Reply", "SampleJob", "Start", "short"]
+__all__ = ["LOST", "MapJob", "OnError", "Refused", "Reply", "SampleJob", "Start", "short"]
 
 OnError = Literal["raise", "skip"]
 
@@ -49,6 +49,14 @@ class Reply(NamedTuple):
 
     block: Block
     more: bool
+
+
+class Refused(NamedTuple):
+    """What a function gives in the place of a sample that cannot be made; reports list it."""
+
+    value: str
+    """What it would have been made of."""
+    error: str
 
 
 class _Job:
@@ -120,6 +128,11 @@ class SampleJob(_Job):
             kept = skip
             try:
                 for sample in _made(self._fn(value)):
+                    if type(sample) is Refused:
+                        # What came before a sample that is there is in the report already.
+                        if not skip:
+                            block.failures.append(Failure(number, *sample, kept))
+                        continue
                     if skip:
                         skip -= 1
                         continue

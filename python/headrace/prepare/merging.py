@@ -133,10 +133,11 @@ def _of_index(path: Path) -> tuple[str, Options]:
 
 
 def _of_manifest(path: Path) -> tuple[str, Options]:
-    format = _json(path).get("format")
+    found = _json(path)
+    format = found.get("format")
     if format not in ("parquet", "arrow"):
         raise DataError(f"{path}: expected the format parquet or arrow, found {format!r}")
-    return format, Options()
+    return format, Options(metadata=found.get("metadata"))
 
 
 def _json(path: Path) -> dict[str, Any]:

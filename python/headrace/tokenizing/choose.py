@@ -35,7 +35,7 @@ def encoder_of(
 
     Raises:
         ImportError: if the package of the tokenizer is not installed.
-        FileNotFoundError: if there is no such file.
+        MissingError: if there is no such file.
         TypeError: if it is nothing of these.
         ValueError: if a file is no tokenizer, or a token is not to be found.
 

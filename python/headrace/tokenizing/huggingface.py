@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.errors import MissingError
+
 from .backend import BOS_NAMES, EOS_NAMES, Backend, Part, digest
 
 __all__ = ["CalledTransformer", "Tokenizers", "fast_transformer", "read_file"]
@@ -120,11 +122,11 @@ def read_file(path: Path) -> Tokenizers:
     Raises:
         ImportError: if `tokenizers` is not installed.
         ValueError: if the file is none of its kind.
-        FileNotFoundError: if there is no such file.
+        MissingError: if there is no such file.
     """
     file = path / _FILE if path.is_dir() else path
     if not file.exists():
-        raise FileNotFoundError(f"{file}: expected a tokenizers JSON file, found none")
+        raise MissingError(f"{file}: expected a tokenizers JSON file, found none")
     try:
         tokenizer = _made(file.read_text(encoding="utf-8"), False)
     except ImportError:

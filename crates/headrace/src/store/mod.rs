@@ -7,7 +7,6 @@
 pub mod cache;
 mod content;
 pub mod local;
-pub mod open_file;
 mod pages;
 pub mod remote;
 pub mod resolve;

@@ -48,6 +48,11 @@ class Options:
     """Whether samples are arrays of tokens, which LitData stores without anything between them."""
     chunk_size: int | None = None
     chunk_bytes: int | None = None
+    group_bytes: int = 16 << 20
+    """Bytes of values in a row group or a batch, about: what a reader takes at once."""
+    metadata: Mapping[str, str] | None = None
+    """What Parquet and Arrow files say of themselves, beside the types of their columns. Samples that are added to a
+    dataset have to be of the same."""
 
 
 class Stored(Protocol):

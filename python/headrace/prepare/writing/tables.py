@@ -25,8 +25,6 @@ __all__ = ["ArrowLayout", "ParquetLayout", "TableEncoder"]
 _arrow: Any = pa
 _parquet: Any = pq
 
-_GROUP_BYTES = 16 << 20
-"""Bytes of values in a row group or a batch, about: what a reader takes at once."""
 _MANIFEST = "_headrace/written.json"
 _VERSION = 1
 
@@ -137,12 +135,16 @@ class TableLayout(Layout):
         # Taken anew, buffers are those of the rows alone: what they were cut from leaves no trace in an Arrow file.
         table = table.combine_chunks().take(_arrow.array(np.arange(table.num_rows)))
         content = sum(int(piece.sizes.sum()) for piece in pieces)
-        self._save(path, table, max(1, -(-table.num_rows // (1 + content // _GROUP_BYTES))))
+        self._save(
+            path, self._labelled(table), max(1, -(-table.num_rows // (1 + content // self._options.group_bytes)))
+        )
         return {"name": name, "samples": table.num_rows, "bytes": path.stat().st_size}
 
     def index(self, entries: Sequence[Entry], schema: str | None) -> bytes:
         """See `Layout.index`."""
-        found = {"version": _VERSION, "format": self.format, "schema": schema, "files": list(entries)}
+        found: dict[str, Any] = {"version": _VERSION, "format": self.format, "schema": schema, "files": list(entries)}
+        if self._options.metadata:
+            found["metadata"] = dict(self._options.metadata)
         return json.dumps(found, sort_keys=True).encode()
 
     def read(self, folder: Path, index: bytes) -> Existing:
@@ -153,9 +155,17 @@ class TableLayout(Layout):
             if (found["version"], found["format"]) != (_VERSION, self.format):
                 raise ValueError(f"version {found['version']} of {found['format']}")
             entries: list[Entry] = [dict(entry) for entry in found["files"]]
-            return Existing(entries, found["schema"])
+            existing, metadata = Existing(entries, found["schema"]), dict(found.get("metadata", {}))
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{where}: expected the list of {self.format} files of a dataset: {error}") from None
+        wanted = dict(self._options.metadata or {})
+        for name in sorted({*wanted, *metadata}):
+            if wanted.get(name) != metadata.get(name):
+                raise ValueError(
+                    f"{folder}: expected a dataset whose {name} is {wanted.get(name)}, to be able to add to it, found "
+                    f"{metadata.get(name)}"
+                )
+        return existing
 
     def bring_together(self, known: str, found: str) -> str:
         """See `Layout.unify`."""
@@ -173,14 +183,19 @@ class TableLayout(Layout):
         settled: list[Entry] = []
         for entry in entries:
             path = folder / entry["name"]
-            if self._read_schema(path) != wanted:
+            if self._read_schema(path).remove_metadata() != wanted:
                 aside = path.with_name(path.name + ".tmp")
-                table = _aligned(self._load(path), wanted)
+                table = self._labelled(_aligned(self._load(path), wanted))
                 self._save(aside, table, max(1, table.num_rows))
                 aside.replace(path)
                 entry = {**entry, "bytes": path.stat().st_size}
             settled.append(entry)
         return settled
+
+    def _labelled(self, table: Any) -> Any:
+        """The same rows, with what files say of themselves."""
+        metadata = self._options.metadata
+        return table.replace_schema_metadata(dict(metadata)) if metadata else table
 
     @abstractmethod
     def _save(self, path: Path, table: Any, rows: int) -> None:
@@ -217,7 +232,7 @@ class ParquetLayout(TableLayout):
         return _parquet.read_table(path, partitioning=None)
 
     def _read_schema(self, path: Path) -> Any:
-        return _parquet.read_schema(path).remove_metadata()
+        return _parquet.read_schema(path)
 
 
 class ArrowLayout(TableLayout):
