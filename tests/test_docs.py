@@ -34,6 +34,9 @@ def names(tmp_path: Path) -> dict[str, Any]:
     lines = tmp_path / "samples" / "part.jsonl"
     lines.parent.mkdir()
     lines.write_text("".join(f'{{"text": "sample {number}", "label": {number % 2}}}\n' for number in range(12)))
+    with headrace.DocumentWriter(tmp_path / "stream", "uint16") as writer:
+        for number in range(3):
+            writer.write([number] * 4)
     return {
         "headrace": headrace,
         "torch": torch,
@@ -42,19 +45,21 @@ def names(tmp_path: Path) -> dict[str, Any]:
         "packed": packed,
         "loader": loader,
         "samples": headrace.open(lines.parent),
+        "stream": tmp_path / "stream",
         "encoder_of": encoder_of,
         "start": loader.state_dict(),
     }
 
 
 MODULES = [
-    *("batch", "dataset", "encryption", "loader", "opening", "state", "store", "torch"),
+    *("batch", "dataset", "encryption", "loader", "opening", "records", "state", "store", "torch"),
     *("samples.batch", "samples.dataset", "samples.expression", "samples.source"),
     *(
         "prepare.arguments",
         "prepare.mapping",
         "prepare.merging",
         "prepare.optimizing",
+        "prepare.recording",
         "prepare.tokenizing",
         "prepare.values",
         "prepare.walking",

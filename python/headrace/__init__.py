@@ -21,6 +21,7 @@ from .errors import BudgetError, DataError, HeadraceError, MissingError, StateMi
 from .loader import DataLoader
 from .loading.collate import register_collate
 from .opening import open
+from .records import DocumentDataset, StreamDataset
 from .samples.batch import SampleBatch
 from .samples.dataset import SampleDataset, concat
 from .samples.expression import Expression, col
@@ -30,7 +31,20 @@ from .store import Store, StoredFile
 
 if TYPE_CHECKING:
     from . import encryption
-    from .prepare import File, Image, ParquetReader, Prepared, Reader, map, merge_datasets, optimize, tokenize, walk
+    from .prepare import (
+        DocumentWriter,
+        File,
+        Image,
+        ParquetReader,
+        Prepared,
+        Reader,
+        StreamWriter,
+        map,
+        merge_datasets,
+        optimize,
+        tokenize,
+        walk,
+    )
 
 __all__ = [
     "Batch",
@@ -38,6 +52,8 @@ __all__ = [
     "DataError",
     "DataLoader",
     "Dataset",
+    "DocumentDataset",
+    "DocumentWriter",
     "Expression",
     "File",
     "HeadraceError",
@@ -57,6 +73,8 @@ __all__ = [
     "Store",
     "StoreError",
     "StoredFile",
+    "StreamDataset",
+    "StreamWriter",
     "TableDataset",
     "col",
     "concat",
@@ -73,7 +91,20 @@ __all__ = [
 __version__: str = _core.version()[0]
 
 _PREPARING = frozenset(
-    {"File", "Image", "ParquetReader", "Prepared", "Reader", "map", "merge_datasets", "optimize", "tokenize", "walk"}
+    {
+        "DocumentWriter",
+        "File",
+        "Image",
+        "ParquetReader",
+        "Prepared",
+        "Reader",
+        "StreamWriter",
+        "map",
+        "merge_datasets",
+        "optimize",
+        "tokenize",
+        "walk",
+    }
 )
 """What `headrace.prepare` has, imported when it is asked for: loading data needs none of it."""
 

@@ -9,9 +9,11 @@ __all__ = [
     "Decompressor",
     "DiskCache",
     "Engine",
+    "Gather",
     "Index",
     "ItemOrder",
     "Listing",
+    "OpenFile",
     "Permutation",
     "Rows",
     "Run",
@@ -152,6 +154,23 @@ class DiskCache:
     def usage(folder: str | PathLike[str]) -> tuple[int, int]: ...
     @staticmethod
     def clear(folder: str | PathLike[str]) -> tuple[int, int]: ...
+
+@final
+class OpenFile:
+    def __new__(cls, path: str, size: int, version: str) -> Self: ...
+
+@final
+class Gather:
+    def __new__(cls, *, keep: int) -> Self: ...
+    def take(
+        self,
+        files: list[OpenFile],
+        which: _Readable,
+        starts: _Readable,
+        width: int,
+        *,
+        convert: tuple[str, str] | None = None,
+    ) -> Buffer: ...
 
 @final
 class Rows:

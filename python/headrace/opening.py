@@ -23,7 +23,20 @@ from .samples.source import Source
 
 __all__ = ["cache_folder", "open"]
 
-Format = Literal["parquet", "litdata", "mds", "huggingface", "arrow", "webdataset", "jsonl", "text", "files"]
+Format = Literal[
+    "parquet",
+    "litdata",
+    "mds",
+    "huggingface",
+    "arrow",
+    "webdataset",
+    "jsonl",
+    "text",
+    "records",
+    "megatron",
+    "tokens",
+    "files",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +54,9 @@ class _How:
     decryption: Decryption | None
     serializers: Mapping[str, Any] | None
     block_size: int | None
+    sequence_length: int | None
+    stored_dtype: str | None
+    vocab_size: int | None
     group: Group | None
     partial: bool
     chunk_cache: int
@@ -62,6 +78,9 @@ def open(
     decryption: Decryption | None = None,
     serializers: Mapping[str, Any] | None = None,
     block_size: SupportsIndex | None = None,
+    sequence_length: SupportsIndex | None = None,
+    stored_dtype: str | None = None,
+    vocab_size: SupportsIndex | None = None,
     group: Group | None = None,
     partial: bool = False,
     chunk_cache: str | SupportsIndex = "256MiB",
@@ -101,13 +120,17 @@ def open(
         decryption: the key of encrypted LitData chunks.
         serializers: of LitData, for types of your own.
         block_size: tokens in a sample of LitData's token chunks; by default a sample is what was stored as one.
+        sequence_length: of token files and stores of records: records in a sample (see `StreamDataset.sequences`).
+        stored_dtype: the type of a token in ``.bin`` files that do not say it, such as ``"uint16"``.
+        vocab_size: of token files: ids that no vocabulary of this size has are refused, where files begin and end.
         group: for raw files, which of them make up one sample: None for each by itself, ``"stem"`` for those that
             differ in their suffix alone, or a function from a path to a key.
         partial: whether samples of ``group`` may lack parts that others have.
         chunk_cache: bytes of chunks that are kept for reading at random (``data[i]``), as a number or text.
 
     Returns:
-        Samples: `TableDataset`, which has a column of tokens to `pack`, for Parquet files.
+        Samples: `TableDataset`, which has a column of tokens to `pack`, for Parquet files; `StreamDataset` or
+        `DocumentDataset` for token files and stores of records.
 
     Raises:
         ValueError: if nothing matches, a file is named twice, or an argument cannot be used.
@@ -153,6 +176,9 @@ def open(
         decryption=decryption,
         serializers=serializers,
         block_size=None if block_size is None else as_int(block_size, "block_size", least=1),
+        sequence_length=None if sequence_length is None else as_int(sequence_length, "sequence_length", least=1),
+        stored_dtype=stored_dtype,
+        vocab_size=None if vocab_size is None else as_int(vocab_size, "vocab_size", least=1),
         group=group,
         partial=partial,
         chunk_cache=parse_bytes(chunk_cache, "chunk_cache"),
@@ -166,7 +192,13 @@ def _open(names: list[str], options: dict[str, str], format: str | None, how: _H
     store = Store(names, options, how.cache)
     if format is None and len(names) > 1 and detect.has_own_index(store.files):
         return concat([_open([name], options, None, how) for name in names])
-    format = format or detect.detect(store)
+    of_tokens = {"sequence_length": how.sequence_length, "stored_dtype": how.stored_dtype, "vocab_size": how.vocab_size}
+    wanted = [name for name, value in of_tokens.items() if value is not None]
+    format = format or detect.detect(store, tokens=bool(wanted))
+    if wanted and format not in detect.RECORDS:
+        raise ValueError(
+            f"{wanted[0]} is for token files and stores of records, got it for {store.url}, which is {format}"
+        )
     chunks = ChunkCache(how.chunk_cache)
     with index_progress() as progress:
         if format == "parquet":
@@ -174,6 +206,8 @@ def _open(names: list[str], options: dict[str, str], format: str | None, how: _H
             again = functools.partial(_index, elsewhere, options, how, store.core.revision)
             core = store.core.index(cache_dir=how.cache_dir, index=how.index, columns=how.columns, progress=progress)
             return TableDataset(core, cache_folder(how.cache_dir), chunks, again)
+        if format in detect.RECORDS:
+            return _records(store, format, how, chunks)
         source = _source(store, format, how, progress)
     return SampleDataset(Pipeline((Origin(source),), Selection.whole(source.sizes)), chunks)
 
@@ -240,6 +274,22 @@ def _source(store: Store, format: str, how: _How, progress: Callable[[str, int, 
             from .formats.files import FilesSource
 
             return FilesSource.open(store, group=how.group, partial=how.partial)
+
+
+def _records(store: Store, format: str, how: _How, chunks: ChunkCache) -> SampleDataset:
+    from .formats.records import read_flat, read_megatron, read_store
+    from .records import records_dataset
+
+    kind: Literal["stream", "documents"] = "stream"
+    if format == "records":
+        records, kind = read_store(store, verify=how.verify)
+    elif format == "megatron":
+        records, kind = read_megatron(store, detect.of_format(store, format)), "documents"
+    else:
+        records = read_flat(store, detect.of_format(store, format), stored_dtype=how.stored_dtype)
+    if how.vocab_size is not None:
+        records.check_values(how.vocab_size)
+    return records_dataset(records, kind, how.sequence_length, chunks)
 
 
 def _silent(phase: str, done: int, total: int) -> None:

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
-use headrace::engine::{Array, Numbers};
+use headrace::engine::{Array, Numbers, Slot};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
@@ -13,6 +13,8 @@ use pyo3::prelude::*;
 enum Memory {
     /// Of a batch: used again when no view of it is left.
     Array(Array),
+    /// Gathered rows: the same.
+    Slot(Slot<u8>),
     Bytes(Vec<u8>),
     U32(Vec<u32>),
     I64(Vec<i64>),
@@ -51,6 +53,7 @@ impl Memory {
                     Numbers::U8(slot) => of(slot.as_ptr().cast(), 1, slot.len(), c"B"),
                 }
             },
+            Self::Slot(slot) => Parts { readonly: false, ..of(slot.as_ptr().cast(), 1, slot.len(), c"B") },
             Self::Bytes(bytes) => of(bytes.as_ptr().cast(), 1, bytes.len(), c"B"),
             Self::U32(numbers) => of(numbers.as_ptr().cast(), 4, numbers.len(), c"I"),
             Self::I64(numbers) => of(numbers.as_ptr().cast(), 8, numbers.len(), c"q"),
@@ -78,6 +81,11 @@ impl Buffer {
     pub(crate) fn array(array: Array) -> Self {
         let width = array.width;
         Self::new(Memory::Array(array), width)
+    }
+
+    /// Gathered rows, of which this is the only holder.
+    pub(crate) fn slot(slot: Slot<u8>) -> Self {
+        Self::new(Memory::Slot(slot), None)
     }
 
     /// Bytes.

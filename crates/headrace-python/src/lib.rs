@@ -23,6 +23,7 @@ mod index;
 mod inspect;
 mod listing;
 mod order;
+mod records;
 mod rows;
 mod run;
 mod store;
@@ -51,6 +52,8 @@ mod _core {
     use super::listing::Listing;
     #[pymodule_export]
     use super::order::{ItemOrder, Permutation, default_item_window};
+    #[pymodule_export]
+    use super::records::{Gather, OpenFile};
     #[pymodule_export]
     use super::rows::{ArrowFile, Rows};
     #[pymodule_export]

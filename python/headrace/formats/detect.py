@@ -1,15 +1,32 @@
 """Finding out what a folder or some files hold."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, cast
 
 from headrace._files import File, Store
 from headrace.errors import DataError
 
-__all__ = ["FORMATS", "detect", "has_own_index", "of_format"]
+__all__ = ["FORMATS", "RECORDS", "detect", "has_own_index", "of_format"]
 
-FORMATS = ("parquet", "litdata", "mds", "huggingface", "arrow", "webdataset", "jsonl", "text", "files")
+FORMATS = (
+    "parquet",
+    "litdata",
+    "mds",
+    "huggingface",
+    "arrow",
+    "webdataset",
+    "jsonl",
+    "text",
+    "records",
+    "megatron",
+    "tokens",
+    "files",
+)
+
+RECORDS = ("records", "megatron", "tokens")
+"""Those of fixed-size records."""
 
 _SUFFIXES = {
     "parquet": (".parquet", ".parq", ".pq"),
@@ -21,6 +38,13 @@ _SUFFIXES = {
     ),
 }
 
+_PART = re.compile(r"part-\d{5}\.json")
+"""The index of one of several writers of a store of records."""
+_MOST_PART_BYTES = 64 << 20
+
+_TOKEN_SUFFIXES = {"megatron": (".bin", ".idx"), "tokens": (".bin", ".npy")}
+"""Of files that may be anything else too: they are looked into, or the format has to be asked for."""
+
 _ASIDE = ("readme", "license", "licence", "dataset_info.json", "dataset_infos.json", "notice", "citation")
 """Beginnings of names that lie beside data and are none, in lower case; so are Markdown files."""
 
@@ -30,8 +54,12 @@ _TAR_MAGIC = 257
 """Where ``ustar`` stands in a tar file."""
 
 
-def detect(store: Store) -> str:
+def detect(store: Store, *, tokens: bool = False) -> str:
     """The format of a store's files, from an index at its root, their names, or the beginning of the first.
+
+    Args:
+        store: whose files.
+        tokens: whether something was asked for that only token files have.
 
     Raises:
         DataError: if an index at the root is of no known kind.
@@ -42,6 +70,8 @@ def detect(store: Store) -> str:
         return "huggingface"
     if "index.json" in names and store.is_folder:
         return _of_index(store, names["index.json"])
+    if parts := [name for name in names if _PART.fullmatch(name)]:
+        _check_complete(store, names[parts[0]])
     data = [file for file in files if _is_data(file)]
     _check_clear(store, data)
     for name, suffixes in _SUFFIXES.items():
@@ -49,8 +79,28 @@ def detect(store: Store) -> str:
         # Below a folder with Parquet files whatever else lies there is left out, as it always was.
         if mine and (len(mine) == len(data) or name == "parquet"):
             return name
+    if data and all(file.name.endswith(_TOKEN_SUFFIXES["megatron"]) for file in data):
+        from .records import has_megatron
+
+        if has_megatron(store, data):
+            return "megatron"
+    if tokens and data and all(file.name.endswith(_TOKEN_SUFFIXES["tokens"]) for file in data):
+        return "tokens"
     # Names tell nothing: Spark's have no suffix, and a dot in a name makes none.
     return _of_content(store, data[0]) if data else "files"
+
+
+def _check_complete(store: Store, file: File) -> None:
+    """Refuses a store of records whose writers' parts were not put together.
+
+    Raises:
+        DataError: if the file is the index of such a part.
+    """
+    if file.size < _MOST_PART_BYTES and b'"headrace-records"' in store.read(file):
+        raise DataError(
+            f"{store.url}: expected index.json, found {file.path} of a writer with part=\n"
+            "hint: when all writers are done, headrace.complete_dataset(folder) makes one store of their parts"
+        )
 
 
 def _check_clear(store: Store, data: Sequence[File]) -> None:
@@ -85,7 +135,8 @@ def of_format(store: Store, name: str) -> list[File]:
     if name == "text":
         return [file for file in store.files if file.size]
     data = [file for file in store.files if _is_data(file)]
-    return [file for file in data if file.name.lower().endswith(_SUFFIXES[name])] or data
+    suffixes = _SUFFIXES.get(name) or _TOKEN_SUFFIXES[name]
+    return [file for file in data if file.name.lower().endswith(suffixes)] or data
 
 
 def has_own_index(files: Sequence[File]) -> bool:
@@ -102,14 +153,17 @@ def _of_index(store: Store, file: File) -> str:
         # Imported when there is such an index: `import headrace` is to take a moment.
         from .litdata import is_litdata
         from .mds import is_mds
+        from .records import is_records
 
         found = cast("dict[str, Any]", index)
+        if is_records(found):
+            return "records"
         if is_litdata(found):
             return "litdata"
         if is_mds(found):
             return "mds"
     raise DataError(
-        f"{store.uri(file.path)}: expected the index of LitData (chunks) or MDS (shards), found neither\n"
+        f"{store.uri(file.path)}: expected the index of LitData (chunks), MDS (shards) or records, found none of them\n"
         f"hint: say format=..., one of {', '.join(FORMATS)}"
     )
 

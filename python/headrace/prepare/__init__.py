@@ -4,6 +4,8 @@
 give, through `readers`, or a queue (`queueing`), and `documents` the texts of a dataset, in `parts`; `job` is done in
 `workers`, which `engine` gives inputs from `feed`; `spool` keeps what comes of it, `chunking` makes chunks of that, in
 the files of `writing`, and `output` makes them a dataset.
+
+`recording` writes stores of records as they come, without any of that: over `record_shards` and `record_values`.
 """
 
 from .arguments import Prepared
@@ -11,18 +13,21 @@ from .mapping import map
 from .merging import merge_datasets
 from .optimizing import optimize
 from .readers import ParquetReader, Reader
+from .recording import DocumentWriter, StreamWriter
 from .spool import Failure
 from .tokenizing import tokenize
 from .values import File, Image
 from .walking import walk
 
 __all__ = [
+    "DocumentWriter",
     "Failure",
     "File",
     "Image",
     "ParquetReader",
     "Prepared",
     "Reader",
+    "StreamWriter",
     "map",
     "merge_datasets",
     "optimize",

@@ -257,6 +257,27 @@ class SampleDataset(Chain):
         """
         return self._with(self.pipeline.selection.repeat(as_int(times, "repeat", least=1, most=2**31)))
 
+    # Records
+
+    def sequences(self, length: SupportsIndex, **settings: Any) -> Any:
+        """Records cut to sequences, see `StreamDataset.sequences`: of token files and stores of records as `open` gives
+        them.
+
+        Raises:
+            TypeError: of any other dataset.
+
+        Example:
+            >>> samples.sequences(64)
+            Traceback (most recent call last):
+            ...
+            TypeError: sequences cuts records of token files and of stores of records as headrace.open gives them, ...
+        """  # noqa: D205
+        del length, settings
+        raise TypeError(
+            "sequences cuts records of token files and of stores of records as headrace.open gives them, before any "
+            f"other step, got {self!r}"
+        )
+
     # Inside
 
     def _with(self, selection: Selection) -> "SampleDataset":

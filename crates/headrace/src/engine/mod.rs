@@ -12,6 +12,8 @@
 //! copied out first, and a window that does not fit at all goes to a spill file. The first batch
 //! comes before its window, from what it needs of it. Completion order never reaches the output.
 //!
+//! Rows of one width need none of this: they are gathered from open files, wherever they lie ([`gather`]).
+//!
 //! Not here: which tokens come next ([`crate::order`]), how bytes become documents ([`crate::format`]).
 
 mod assemble;
@@ -20,6 +22,7 @@ mod conductor;
 mod cursor;
 mod decode;
 mod documents;
+mod gather;
 mod keep;
 mod laid;
 mod laying;
@@ -45,6 +48,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
 pub use batch::{Array, ArrayKind, Batch, Numbers};
 pub use conductor::{Counters, LayOut, Options};
+pub use gather::{Gather, Row, Values, Whole};
 pub use memory::{Plain, Slot};
 pub use plan::{ChunkPlan, WindowPlan};
 pub use report::{Report, report};

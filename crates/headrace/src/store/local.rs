@@ -275,19 +275,7 @@ struct LocalRead {
 
 impl LocalRead {
     fn check(&self, file: &File) -> Result<()> {
-        let metadata = file.metadata().map_err(|e| io_error(&self.path, "open", &e))?;
-        if !metadata.is_file() {
-            return Err(not_a_file(&self.path));
-        }
-        let time = modified(&metadata);
-        if metadata.len() == self.size && self.modified.is_none_or(|wanted| wanted == time) {
-            return Ok(());
-        }
-        Err(Error::Changed {
-            uri: self.path.display().to_string(),
-            wanted: describe(self.size, self.modified),
-            found: describe(metadata.len(), Some(time)),
-        })
+        check_unchanged(file, &self.path, self.size, self.modified)
     }
 
     fn read(&self, cancel: &Cancel, buffer: &mut Vec<u8>) -> Result<()> {
@@ -330,6 +318,23 @@ impl Pending for LocalRead {
         }
         result
     }
+}
+
+/// Refuses a file that is not the one that was listed.
+pub(super) fn check_unchanged(file: &File, path: &Path, size: u64, listed: Option<i64>) -> Result<()> {
+    let metadata = file.metadata().map_err(|e| io_error(path, "open", &e))?;
+    if !metadata.is_file() {
+        return Err(not_a_file(path));
+    }
+    let time = modified(&metadata);
+    if metadata.len() == size && listed.is_none_or(|wanted| wanted == time) {
+        return Ok(());
+    }
+    Err(Error::Changed {
+        uri: path.display().to_string(),
+        wanted: describe(size, listed),
+        found: describe(metadata.len(), Some(time)),
+    })
 }
 
 /// Opens a file for reading without ever waiting for a pipe's other end.

@@ -1,0 +1,269 @@
+//! Rows of one width, gathered from open files: any rows in any order, into one array.
+//!
+//! Several threads may gather at once. The arrays' memory is used again once nobody refers to it, as that of batches.
+
+use std::sync::Arc;
+
+use super::memory::{Budget, Layout, Shelf, Slot};
+use crate::error::{Error, Place, Result};
+use crate::store::open_file::OpenFile;
+
+/// Whole numbers as files hold them, little-endian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whole {
+    /// 8 bits.
+    U8,
+    /// 8 bits, signed.
+    I8,
+    /// 16 bits.
+    U16,
+    /// 16 bits, signed.
+    I16,
+    /// 32 bits.
+    U32,
+    /// 32 bits, signed.
+    I32,
+    /// 64 bits.
+    U64,
+    /// 64 bits, signed.
+    I64,
+}
+
+impl Whole {
+    /// Bytes of a number.
+    pub fn size(self) -> usize {
+        match self {
+            Self::U8 | Self::I8 => 1,
+            Self::U16 | Self::I16 => 2,
+            Self::U32 | Self::I32 => 4,
+            Self::U64 | Self::I64 => 8,
+        }
+    }
+}
+
+/// What becomes of the bytes of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Values {
+    /// They stay as they are.
+    Stored,
+    /// They are numbers of the first kind, and become some of the second.
+    Converted(Whole, Whole),
+}
+
+/// A row: which of the files, and where in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// The file.
+    pub file: usize,
+    /// Its first byte there.
+    pub start: u64,
+}
+
+/// Gathers rows, and keeps the memory of arrays that went.
+#[derive(Debug)]
+pub struct Gather {
+    shelf: Arc<Shelf>,
+}
+
+impl Gather {
+    /// Keeps the memory of at most `keep` arrays that nobody refers to.
+    pub fn new(keep: usize) -> Self {
+        Self { shelf: Shelf::new(&Budget::new(u64::MAX), keep) }
+    }
+
+    /// The bytes of `rows`, each `width` long as it is stored, one behind another, as `values` says.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a row that no file has, [`Error::Data`] for a number that does not fit,
+    /// [`Error::Changed`] for a file that changed, and those of reading.
+    pub fn take(&self, files: &[Arc<OpenFile>], rows: &[Row], width: usize, values: Values) -> Result<Slot<u8>> {
+        let out_width = match values {
+            Values::Stored => Some(width),
+            Values::Converted(from, _) if !width.is_multiple_of(from.size()) => None,
+            Values::Converted(from, to) => (width / from.size()).checked_mul(to.size()),
+        };
+        let bytes = out_width.and_then(|out| out.checked_mul(rows.len()));
+        let (Some(out_width), Some(bytes)) = (out_width, bytes) else {
+            return Err(Error::Argument(format!("{} rows of {width} bytes cannot be gathered", rows.len())));
+        };
+        check(files, rows, width)?;
+        let mut layout = Layout::new();
+        let region = layout.add::<u8>(bytes);
+        let Some(arena) = self.shelf.take(&layout)? else {
+            return Err(Error::Internal("a budget without end has an end".to_owned()));
+        };
+        let mut out = arena.carve(region);
+        let mut stored = Vec::new();
+        for (row, out) in rows.iter().zip(out.chunks_exact_mut(out_width.max(1))) {
+            let file = &files[row.file];
+            match values {
+                Values::Stored => file.read_at(row.start, out)?,
+                Values::Converted(from, to) => {
+                    stored.resize(width, 0);
+                    file.read_at(row.start, &mut stored)?;
+                    convert(&stored, from, out, to).map_err(|at| misfit(file, row.start, at, &stored, from, to))?;
+                }
+            }
+        }
+        Ok(out.freeze(bytes))
+    }
+}
+
+/// Refuses rows that are not there, and files that changed: of each row's file, once.
+fn check(files: &[Arc<OpenFile>], rows: &[Row], width: usize) -> Result<()> {
+    let mut seen = vec![false; files.len()];
+    for row in rows {
+        let Some(file) = files.get(row.file) else {
+            return Err(Error::Argument(format!("there is no file {} among {}", row.file, files.len())));
+        };
+        if row.start.checked_add(width as u64).is_none_or(|end| end > file.size()) {
+            let (path, size) = (file.path().display(), file.size());
+            return Err(Error::Argument(format!("{path}: {width} bytes at {} are not within its {size}", row.start)));
+        }
+        if !std::mem::replace(&mut seen[row.file], true) {
+            file.check()?;
+        }
+    }
+    Ok(())
+}
+
+fn misfit(file: &OpenFile, start: u64, at: usize, stored: &[u8], from: Whole, to: Whole) -> Error {
+    let size = from.size();
+    let mut bytes = [0; 8];
+    bytes[..size].copy_from_slice(&stored[at * size..(at + 1) * size]);
+    // Signed numbers of less than 64 bits always fit.
+    let found = match from {
+        Whole::I64 => i64::from_le_bytes(bytes).to_string(),
+        _ => u64::from_le_bytes(bytes).to_string(),
+    };
+    let place = Place::file(file.path().display().to_string());
+    let at = start + (at * size) as u64;
+    Error::data(place, format!("expected numbers that fit into {to:?}, found {found} at byte {at}"))
+}
+
+/// Numbers of one kind as another; the place of the first that does not fit.
+fn convert(stored: &[u8], from: Whole, out: &mut [u8], to: Whole) -> Result<(), usize> {
+    /// One kind to another: `stored` and `out` hold equally many numbers.
+    macro_rules! loop_over {
+        ($from:ty, $to:ty) => {{
+            let numbers = stored.chunks_exact(size_of::<$from>()).zip(out.chunks_exact_mut(size_of::<$to>()));
+            let mut fits = true;
+            for (stored, out) in numbers {
+                let mut bytes = [0; size_of::<$from>()];
+                bytes.copy_from_slice(stored);
+                let number = <$from>::from_le_bytes(bytes);
+                // Without a way out of the loop, so that many are done at once.
+                fits &= <$to>::try_from(number).is_ok();
+                out.copy_from_slice(&(number as $to).to_le_bytes());
+            }
+            if fits {
+                return Ok(());
+            }
+            let mut numbers = stored.chunks_exact(size_of::<$from>()).map(|stored| {
+                let mut bytes = [0; size_of::<$from>()];
+                bytes.copy_from_slice(stored);
+                <$from>::from_le_bytes(bytes)
+            });
+            Err(numbers.position(|number| <$to>::try_from(number).is_err()).unwrap_or(0))
+        }};
+    }
+    macro_rules! from_any {
+        ($to:ty) => {
+            match from {
+                Whole::U8 => loop_over!(u8, $to),
+                Whole::I8 => loop_over!(i8, $to),
+                Whole::U16 => loop_over!(u16, $to),
+                Whole::I16 => loop_over!(i16, $to),
+                Whole::U32 => loop_over!(u32, $to),
+                Whole::I32 => loop_over!(i32, $to),
+                Whole::U64 => loop_over!(u64, $to),
+                Whole::I64 => loop_over!(i64, $to),
+            }
+        };
+    }
+    match to {
+        Whole::I32 => from_any!(i32),
+        Whole::I64 => from_any!(i64),
+        Whole::U8 => from_any!(u8),
+        Whole::I8 => from_any!(i8),
+        Whole::U16 => from_any!(u16),
+        Whole::I16 => from_any!(i16),
+        Whole::U32 => from_any!(u32),
+        Whole::U64 => from_any!(u64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Version;
+    use proptest::prelude::*;
+
+    fn file(bytes: &[u8]) -> (tempfile::TempDir, Arc<OpenFile>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("records.bin");
+        std::fs::write(&path, bytes).unwrap();
+        let opened = OpenFile::open(&path, bytes.len() as u64, &Version::Unknown).unwrap();
+        (folder, Arc::new(opened))
+    }
+
+    #[test]
+    fn rows_come_in_the_order_asked_for_and_memory_is_used_again() {
+        let (_kept, one) = file(b"abcdefgh");
+        let (_too, two) = file(b"01234567");
+        let gather = Gather::new(2);
+        let rows = [(1, 6), (0, 0), (0, 5), (1, 0)].map(|(file, start)| Row { file, start });
+        let files = [one, two];
+        let slot = gather.take(&files, &rows, 2, Values::Stored).unwrap();
+        assert_eq!(&*slot, b"67abfg01");
+        let before = slot.as_ptr();
+        drop(slot);
+        assert_eq!(gather.take(&files, &rows[..3], 2, Values::Stored).unwrap().as_ptr(), before);
+        assert_eq!(gather.take(&files, &[], 2, Values::Stored).unwrap().len(), 0);
+        assert_eq!(gather.take(&files, &rows, 0, Values::Stored).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn rows_outside_of_a_file_and_files_that_changed_are_refused() {
+        let (folder, opened) = file(&[7; 8]);
+        let gather = Gather::new(1);
+        let at = |file, start| [Row { file, start }];
+        for (row, width) in [(at(0, 7), 2), (at(1, 0), 2), (at(0, u64::MAX), 2), (at(0, 0), usize::MAX)] {
+            assert!(matches!(
+                gather.take(&[Arc::clone(&opened)], &row, width, Values::Stored),
+                Err(Error::Argument(_))
+            ));
+        }
+        std::fs::write(folder.path().join("records.bin"), b"short").unwrap();
+        let found = gather.take(&[Arc::clone(&opened)], &at(0, 0), 2, Values::Stored);
+        assert!(matches!(found, Err(Error::Changed { .. })), "{found:?}");
+        assert!(OpenFile::open(opened.path(), 8, &Version::Unknown).is_err());
+    }
+
+    #[test]
+    fn a_number_that_does_not_fit_is_named() {
+        let bytes: Vec<u8> = [5_u32, 3_000_000_000].iter().flat_map(|number| number.to_le_bytes()).collect();
+        let (_folder, opened) = file(&bytes);
+        let values = Values::Converted(Whole::U32, Whole::I32);
+        let error = Gather::new(1).take(&[opened], &[Row { file: 0, start: 0 }], 8, values).unwrap_err();
+        let message = error.to_string();
+        assert!(message.contains("3000000000 at byte 4") && message.contains("I32"), "{message}");
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_are_converted_as_rust_does(numbers in prop::collection::vec(any::<u16>(), 1..70), wide: bool) {
+            let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+            let (_folder, opened) = file(&bytes);
+            let to = if wide { Whole::I64 } else { Whole::I32 };
+            let rows = [Row { file: 0, start: 0 }];
+            let found = Gather::new(1).take(&[opened], &rows, bytes.len(), Values::Converted(Whole::U16, to)).unwrap();
+            let wanted: Vec<u8> = if wide {
+                numbers.iter().flat_map(|&number| i64::from(number).to_le_bytes()).collect()
+            } else {
+                numbers.iter().flat_map(|&number| i32::from(number).to_le_bytes()).collect()
+            };
+            prop_assert_eq!(&*found, &wanted[..]);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+"""Records cut to sequences of one length: any of them is as cheap to read as the next."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace import _core
+from headrace._traffic import Traffic
+from headrace.errors import DataError
+from headrace.samples.source import Chunk, Source, digest
+
+from .layout import Records, Shard
+
+__all__ = ["SequenceSource", "Shards"]
+
+_Ints = npt.NDArray[np.int64]
+_KEPT = 64
+"""Arrays of batches that went whose memory is used again: more than are ready ahead of use."""
+
+_READERS = 16
+"""Stretches of a remote store that one call reads at once."""
+
+_gather = _core.Gather(keep=_KEPT)
+
+
+class Shards(Source):
+    """What the sources over records have in common: a shard is a chunk.
+
+    Args:
+        records: the files.
+        convert: the type that numbers come as; None as they are stored. For records of one field of whole numbers.
+    """
+
+    random_access = True
+
+    def __init__(self, records: Records, convert: np.dtype[Any] | None) -> None:
+        self.records = records
+        self.convert = convert
+        self.format = records.format
+        self.url = records.store.url
+        self.remote = records.store.is_remote
+        self.stored = np.array([shard.records * records.dtype.itemsize for shard in records.shards], np.int64)
+
+    def file(self, chunk: int) -> str:
+        """See `Source.file`."""
+        return self.records.shards[chunk].file.path
+
+    def traffic(self) -> Traffic:
+        """See `Source.traffic`."""
+        return self.records.store.traffic()
+
+    def type_of(self, name: str) -> np.dtype[Any]:
+        """The type of a column's numbers, as they come."""
+        return self.records.types[name] if self.convert is None else self.convert
+
+
+class SequenceSource(Shards):
+    """Sequences that are cut from each shard, from its first record on; a rest shorter than one is left out.
+
+    A sample is a dict with an array for each field of a record, (length + overlap, ...); without a length a sample is
+    one record, and its values are scalars.
+
+    Args:
+        records: the files.
+        length: records from one sequence to the next; None for single records.
+        overlap: further records in a sequence, with which the next one begins.
+        convert: see `Shards`.
+    """
+
+    def __init__(
+        self, records: Records, *, length: int | None, overlap: int = 0, convert: np.dtype[Any] | None = None
+    ) -> None:
+        super().__init__(records, convert)
+        self.length, self.overlap = length, overlap
+        stride = 1 if length is None else length
+        self.width = stride + overlap
+        self.stride = stride
+        counts = np.array([shard.records for shard in records.shards], np.int64)
+        self.sizes = np.maximum(0, counts - overlap) // stride
+        self.schema = {name: _described(self.type_of(name), length, self.width) for name in records.columns}
+        self.dtypes = {name: self.type_of(name).base for name in records.columns}
+
+    def load(self, chunk: int, columns: tuple[str, ...] | None = None) -> Chunk:
+        """See `Source.load`."""
+        self.records.verify(chunk)
+        return SequenceChunk(self, self.records.shards[chunk], int(self.sizes[chunk]), columns or self.records.columns)
+
+    def identity(self) -> str:
+        """See `Source.identity`."""
+        return digest(*self.records.identity(), self.length, self.overlap)
+
+
+class SequenceChunk(Chunk):
+    """A shard of which nothing was read yet."""
+
+    def __init__(self, source: SequenceSource, shard: Shard, count: int, columns: tuple[str, ...]) -> None:
+        self.source, self.shard = source, shard
+        self.columns = columns
+        self._count = count
+        self._opened = open_shard(source.records, shard)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return self.take([row])[0]
+
+    def take(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """See `Chunk.take`."""
+        number = np.array(rows, np.int64)
+        found = self.gather([self], np.zeros(len(number), np.int64), number)
+        return [{name: values[at] for name, values in found.items()} for at in range(len(number))]
+
+    @classmethod
+    def gather(cls, chunks: Sequence[Chunk], which: _Ints, rows: _Ints) -> dict[str, Any]:
+        """See `Chunk.gather`; here there is always such a way."""
+        mine = [chunk for chunk in chunks if isinstance(chunk, SequenceChunk)]
+        first = mine[0]
+        source = first.source
+        values = read_rows(
+            source, [(chunk.shard, chunk._opened) for chunk in mine], which, rows * source.stride, source.width
+        )
+        found = {name: values[name] for name in first.columns}
+        return {name: value[:, 0] for name, value in found.items()} if source.length is None else found
+
+
+def open_shard(records: Records, shard: Shard) -> "_core.OpenFile | None":
+    """A shard's file, open if it is one of this machine.
+
+    Raises:
+        DataError: if it changed since it was listed.
+    """
+    root = records.store.core.local_root
+    if root is None:
+        return None
+    return _core.OpenFile(os.path.join(root, shard.file.path), shard.file.size, shard.file.version)  # noqa: PTH118
+
+
+def read_rows(
+    source: Shards,
+    shards: "Sequence[tuple[Shard, _core.OpenFile | None]]",
+    which: _Ints,
+    firsts: _Ints,
+    width: int,
+) -> dict[str, npt.NDArray[Any]]:
+    """Stretches of records: for each field an array, (stretches, width, ...), contiguous.
+
+    Args:
+        source: whose records.
+        shards: where they lie.
+        which: int64, (stretches,): which of the shards.
+        firsts: int64, (stretches,): the first record there.
+        width: records in a stretch.
+
+    Raises:
+        DataError: if a file changed, or a number does not fit the type that was asked for.
+        StoreError: if the store does not answer.
+    """
+    records = source.records
+    item = records.dtype.itemsize
+    begins = np.array([shard.begin for shard, _ in shards], np.int64)
+    starts = begins[which] + firsts * item
+    opened = [file for _, file in shards if file is not None]
+    name = records.columns[0]
+    convert = source.convert
+    if len(opened) == len(shards):
+        stored = records.types[name]
+        in_core = convert is not None and stored.isnative
+        pair = (stored.name, convert.name) if in_core and convert is not None else None
+        memory = memoryview(_gather.take(opened, np.ascontiguousarray(which), starts, width * item, convert=pair))
+        if in_core:
+            return {name: np.frombuffer(memory, convert).reshape(len(which), width)}
+        values: npt.NDArray[Any] = np.frombuffer(memory, records.dtype)
+    else:
+        places = list(zip(which.tolist(), starts.tolist(), strict=True))
+        values = np.frombuffer(_read_all(records, [shard for shard, _ in shards], places, width * item), records.dtype)
+    fields = {key: values.reshape(len(which), width)[key] for key in records.columns}
+    if convert is not None:
+        fields[name] = _converted(fields[name], convert)
+    return {key: np.ascontiguousarray(value) for key, value in fields.items()}
+
+
+def _read_all(records: Records, shards: Sequence[Shard], places: Sequence[tuple[int, int]], size: int) -> bytearray:
+    """Stretches of bytes one behind another, read at the same time: each has to be waited for."""
+    memory = bytearray(len(places) * size)
+    view = memoryview(memory)
+
+    def read(at: int) -> None:
+        shard, start = places[at]
+        view[at * size : (at + 1) * size] = records.store.read(shards[shard].file, start, start + size)
+
+    if len(places) < 2:
+        for at in range(len(places)):
+            read(at)
+        return memory
+    with ThreadPoolExecutor(min(_READERS, len(places)), "headrace-records") as pool:
+        futures = [pool.submit(read, at) for at in range(len(places))]
+        try:
+            for future in futures:
+                future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+    return memory
+
+
+def _converted(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    limits = np.iinfo(dtype)
+    if values.size and (int(values.max()) > limits.max or int(values.min()) < limits.min):
+        raise DataError(f"expected numbers that fit into {dtype}, found {values.min()} to {values.max()}")
+    return values.astype(dtype)
+
+
+def _described(dtype: np.dtype[Any], length: int | None, width: int) -> str:
+    if length is None:
+        return str(dtype)
+    return f"{dtype}[{width}]"

@@ -1,0 +1,365 @@
+"""headrace's own stores of records: what is written, what becomes of kills, and how loaders read them."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace.errors import DataError, StoreError
+from headrace.prepare.recording import complete_records
+
+FIELDS = [("tokens", "<u2"), ("weight", "<f4"), ("place", "<i8", (2,))]
+
+
+def records(count: int, first: int = 0) -> np.ndarray:
+    rows = np.zeros(count, FIELDS)
+    rows["tokens"] = np.arange(first, first + count) % 60_000
+    rows["weight"] = np.arange(first, first + count) / 3
+    rows["place"] = np.arange(2 * count).reshape(count, 2)
+    return rows
+
+
+def with_numpy(folder: Path) -> np.ndarray:
+    """All records, read by what docs/formats/records.md says and NumPy alone."""
+    index = json.loads((folder / "index.json").read_text())
+    dtype = np.dtype([(name, kind, *(tuple(part) for part in shape)) for name, kind, *shape in index["dtype"]])
+    parts = [np.memmap(folder / shard["name"], dtype, mode="r") for shard in index["shards"]]
+    return np.concatenate([np.zeros(0, dtype), *parts])
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def opened(folder: Path, **settings) -> hr.StreamDataset:
+    data = hr.open(folder, **settings)
+    assert isinstance(data, hr.StreamDataset)
+    return data
+
+
+# Writing
+
+
+def test_a_stream_is_what_was_written_by_headrace_and_by_numpy(tmp_path):
+    rows = records(1000)
+    with hr.StreamWriter(tmp_path / "s", FIELDS, shard_bytes=22 * 300) as writer:
+        for start in range(0, 1000, 77):
+            writer.write(rows[start : start + 77])
+        assert writer.records == 1000
+    assert [path.stat().st_size // 22 for path in sorted((tmp_path / "s").glob("*.bin"))] == [300, 300, 300, 100]
+    assert np.array_equal(with_numpy(tmp_path / "s"), rows)
+    data = opened(tmp_path / "s", verify=True)
+    assert len(data) == 1000
+    assert data.dtype == np.dtype(FIELDS)
+    assert data[999]["weight"] == rows["weight"][999]
+    assert [sample["tokens"] for sample in data[3:5]] == [3, 4]
+    sequences = data.sequences(50)
+    assert len(sequences) == 20
+    assert np.array_equal(sequences[7]["place"], rows["place"][350:400])
+    assert names(tmp_path / "s") == ["index.json", *(f"shard-{number:05d}.bin" for number in range(4))]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    lengths=st.lists(st.integers(0, 40), max_size=30),
+    shard=st.integers(1, 200),
+    length=st.integers(1, 12),
+    overlap=st.integers(0, 3),
+    as_stream=st.booleans(),
+)
+def test_documents_come_back_whole_and_in_pieces(tmp_path_factory, lengths, shard, length, overlap, as_stream):
+    folder = tmp_path_factory.mktemp("records") / "d"
+    documents = [np.arange(count, dtype=np.int32) + 100 * number for number, count in enumerate(lengths)]
+    if as_stream:
+        with hr.StreamWriter(folder, "<i4", documents=True, shard_bytes=shard) as writer:
+            for document in documents:
+                for part in np.array_split(document, 3):
+                    writer.write(part)
+                writer.end_document()
+        data = opened(folder).documents() if documents else None
+    else:
+        with hr.DocumentWriter(folder, "<i4", meta=[("number", "<i8")], shard_bytes=shard) as writer:
+            for number, document in enumerate(documents):
+                writer.write(document, {"number": number})
+        data = hr.open(folder) if documents else None
+    if data is None:
+        assert json.loads((folder / "index.json").read_text())["shards"] == []
+        return
+    assert isinstance(data, hr.DocumentDataset)
+    assert len(data) == len(documents)
+    for number, sample in enumerate(data):
+        assert np.array_equal(sample["tokens"], documents[number])
+        assert as_stream or sample["number"] == number
+    overlap = min(overlap, length)
+    pieces = [
+        document[at : at + length + overlap]
+        for document in documents
+        for at in range(0, max(1, len(document) - overlap), length)
+        if len(document)
+    ]
+    found = data.sequences(length, overlap=overlap, within_documents=True, pad_id=-7)
+    assert len(found) == len(pieces)
+    gathered = found[list(range(len(pieces)))]
+    for sample, wanted in zip(gathered, pieces, strict=True):
+        assert np.array_equal(sample["tokens"][: len(wanted)], wanted)
+        assert (sample["tokens"][len(wanted) :] == -7).all()
+        assert sample["loss_mask"].tolist() == [1] * len(wanted) + [0] * (length + overlap - len(wanted))
+
+
+def test_what_cannot_be_stored_unchanged_is_refused_and_nothing_of_it_written(tmp_path):
+    with hr.StreamWriter(tmp_path / "s", "uint16") as writer:
+        writer.write([1, 2])
+        for wrong, what in (
+            ([70_000], "fit into uint16.*such as 70000"),
+            ([-1], "fit into uint16.*such as -1"),
+            ([[1, 2]], "one dimension"),
+        ):
+            with pytest.raises(ValueError, match=what):
+                writer.write(wrong)
+        for wrong in ([1.5], ["a"], {"other": [1]}):
+            with pytest.raises(TypeError, match=r"whole numbers|columns tokens, got other"):
+                writer.write(wrong)
+        with pytest.raises(ValueError, match="documents=True"):
+            writer.end_document()
+        writer.write({"tokens": [3]})
+    assert with_numpy(tmp_path / "s")["tokens"].tolist() == [1, 2, 3]
+    with pytest.raises(ValueError, match="closed"):
+        writer.write([1])
+    with hr.DocumentWriter(tmp_path / "d", "uint16", meta=[("id", "<i4"), ("name", "S3")]) as writer:
+        writer.write([], {"id": 1, "name": b"abc"})
+        with pytest.raises(TypeError, match="meta must have id, name, got id"):
+            writer.write([], {"id": 1})
+        with pytest.raises(ValueError, match="meta, name: expected values that fit into"):
+            writer.write([], {"id": 1, "name": b"abcd"})
+    for wrong in (object, [("a", "O")], "nonsense", []):
+        with pytest.raises(TypeError, match="dtype must be a NumPy type of fixed size"):
+            hr.StreamWriter(tmp_path / "x", wrong)
+    with pytest.raises(ValueError, match="both have 'tokens'"):
+        hr.DocumentWriter(tmp_path / "x", "uint16", meta=[("tokens", "<i4")])
+
+
+def test_append_and_overwrite(tmp_path):
+    folder = tmp_path / "s"
+    with hr.StreamWriter(folder, "uint16", shard_bytes=20) as writer:
+        writer.write(np.arange(25))
+    with pytest.raises(ValueError, match=r'expected an empty folder.*\n.*mode="append"'):
+        hr.StreamWriter(folder, "uint16")
+    before = {path: path.read_bytes() for path in folder.glob("*.bin")}
+    with hr.StreamWriter(folder, "uint16", shard_bytes=20, mode="append") as writer:
+        writer.write(np.arange(25, 40))
+    assert all(path.read_bytes() == data for path, data in before.items())
+    assert with_numpy(folder)["tokens"].tolist() == list(range(40))
+    with pytest.raises(ValueError, match=r"expected dtype .*<i4.*to add to it, found .*<u2"):
+        hr.StreamWriter(folder, "int32", mode="append")
+    (folder / "notes.txt").write_text("mine")
+    with hr.StreamWriter(folder, "int32", mode="overwrite") as writer:
+        writer.write([7])
+    assert names(folder) == ["index.json", "notes.txt", "shard-00000.bin"]
+    assert with_numpy(folder)["tokens"].tolist() == [7]
+
+
+def _write_part(folder: str, part: int, count: int) -> None:
+    with hr.StreamWriter(folder, [("tokens", "<i4")], part=part, shard_bytes=4 * 16) as writer:
+        writer.write(np.arange(count) + 1000 * part)
+
+
+def test_several_processes_write_and_one_call_completes(tmp_path):
+    folder = tmp_path / "s"
+    context = get_context("spawn")
+    processes = [context.Process(target=_write_part, args=(str(folder), part, 32)) for part in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    with pytest.raises(DataError, match=r"expected index\.json, found part-00000\.json .*\n.*complete_dataset"):
+        hr.open(folder)
+    complete_records(folder)
+    assert len(list(folder.glob("shard-*.bin"))) == 4
+    data = hr.open(folder, sequence_length=4)
+    assert len(data) == 16
+    # Two ranks, four batches each, the same on every run, and on after two.
+    runs = []
+    for _ in range(2):
+        given = []
+        for rank in range(2):
+            loader = hr.DataLoader(data, batch_size=2, shuffle=True, seed=42, num_workers=2, rank=rank, world_size=2)
+            assert len(loader) == 4
+            given.append([batch["tokens"].tolist() for batch in loader])
+        runs.append(given)
+    assert runs[0] == runs[1]
+    assert [len(batches) for batches in runs[0]] == [4, 4]
+    flat = sorted(token for batches in runs[0] for batch in batches for row in batch for token in row)
+    assert flat == sorted([*range(32), *range(1000, 1032)])
+    for rank in range(2):
+        first = hr.DataLoader(data, batch_size=2, shuffle=True, seed=42, num_workers=2, rank=rank, world_size=2)
+        batches = iter(first)
+        state = [next(batches) for _ in range(2)][1].state
+        again = hr.DataLoader(data, batch_size=2, num_workers=2, rank=rank, world_size=2)
+        again.load_state_dict(state)
+        assert [batch["tokens"].tolist() for batch in again] == runs[0][rank][2:]
+
+
+def test_a_second_writer_of_the_same_place_is_refused(tmp_path):
+    with hr.StreamWriter(tmp_path / "s", "uint16") as writer:
+        with pytest.raises(StoreError, match="another writer is at it"):
+            hr.StreamWriter(tmp_path / "s", "uint16", mode="append")
+        writer.write([1])
+    with hr.StreamWriter(tmp_path / "s", "uint16", mode="append") as writer:
+        writer.write([2])
+    assert with_numpy(tmp_path / "s")["tokens"].tolist() == [1, 2]
+
+
+KILLED = """
+import sys, numpy as np, headrace as hr
+writer = hr.DocumentWriter(sys.argv[1], "uint16", meta=[("id", "<i8")], shard_bytes=4000, mode="append")
+number = 0
+while True:
+    writer.write(np.full(number % 50, number % 1000), {"id": number})
+    number += 1
+    if number == 20:
+        print("going", flush=True)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05, 0.3])
+def test_a_killed_writer_leaves_a_prefix_that_can_be_added_to(tmp_path, seconds):
+    folder = tmp_path / "d"
+    process = subprocess.Popen([sys.executable, "-c", KILLED, folder], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "going\n"
+    deadline = time.monotonic() + 60
+    while not (folder / "index.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    data = hr.open(folder, verify=True)
+    count = len(data)
+    assert count > 0
+    for number, sample in enumerate(data):
+        assert sample["id"] == number
+        assert np.array_equal(sample["tokens"], np.full(number % 50, number % 1000))
+    with hr.DocumentWriter(folder, "uint16", meta=[("id", "<i8")], mode="append") as writer:
+        writer.write([5], {"id": count})
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+    again = hr.open(folder)
+    assert len(again) == count + 1
+    assert again[count]["id"] == count
+
+
+def test_damage_is_named(tmp_path):
+    folder = tmp_path / "d"
+    with hr.DocumentWriter(folder, "uint16", meta=[("id", "<i8")], shard_bytes=100) as writer:
+        for number in range(40):
+            writer.write(np.full(number % 9, number), {"id": number})
+    index = json.loads((folder / "index.json").read_text())
+    last = folder / index["shards"][-1]["name"]
+    data = bytearray(last.read_bytes())
+    data[0] ^= 1
+    last.write_bytes(data)
+    assert len(hr.open(folder)) == 40
+    with pytest.raises(DataError, match=rf"{last.name}: expected bytes with the digest"):
+        hr.open(folder, verify=True)[39]
+    last.write_bytes(data[:-2])
+    with pytest.raises(DataError, match=rf"{last.name}: expected {len(data)} bytes as .*index.json says, found"):
+        hr.open(folder)
+    last.unlink()
+    with pytest.raises(DataError, match=rf"{last.name}: expected this file as .*index.json says, found none"):
+        hr.open(folder)
+    last.write_bytes(data)
+    text = (folder / "index.json").read_text()
+    for old, new in (
+        ('"version": 1', '"version": 2'),
+        ('"kind": "documents"', '"kind": "other"'),
+        ('"<u2"', '"O"'),
+        (index["shards"][0]["name"], "../shard"),
+        (f'"records": {index["shards"][0]["records"]}', '"records": -1'),
+        ('"documents": 4', '"documents": "4"'),
+    ):
+        assert old in text or old == '"documents": 4'
+        if old not in text:
+            continue
+        (folder / "index.json").write_text(text.replace(old, new, 1))
+        with pytest.raises(DataError, match=r"index\.json"):
+            hr.open(folder, format="records")
+    ends = folder / index["shards"][0]["ends"]
+    (folder / "index.json").write_text(text)
+    ends.write_bytes(np.frombuffer(ends.read_bytes(), "<i8")[::-1].tobytes())
+    with pytest.raises(DataError, match=r"expected ends of documents that increase"):
+        list(hr.open(folder))
+
+
+# Loading
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory) -> hr.StreamDataset:
+    folder = tmp_path_factory.mktemp("records") / "s"
+    with hr.StreamWriter(folder, "uint16", shard_bytes=2 * 700) as writer:
+        writer.write(np.arange(5000))
+    return opened(folder).sequences(32, overlap=1, dtype="int64")
+
+
+def rows_of(loader) -> list[list[int]]:
+    return [row for batch in loader for row in batch["tokens"].tolist()]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_every_sequence_comes_once_an_epoch_in_one_order(stream, world, worker_type):
+    whole = rows_of(hr.DataLoader(stream, batch_size=6, seed=1, rank=0, world_size=1, num_workers=0))
+    assert sorted(row[0] for row in whole) == sorted(sample["tokens"][0] for sample in stream)
+    assert all(row == list(range(row[0], row[0] + 33)) for row in whole)
+    ranks = []
+    for rank in range(world):
+        loader = hr.DataLoader(
+            stream, global_batch_size=6, seed=1, rank=rank, world_size=world, num_workers=2, worker_type=worker_type
+        )
+        ranks.append([batch["tokens"].tolist() for batch in loader])
+    steps = zip(*ranks, strict=True)
+    assert [row for step in steps for batch in step for row in batch] == whole
+
+
+def test_a_run_goes_on_at_any_step_at_once(stream):
+    loader = hr.DataLoader(stream, batch_size=4, seed=1, rank=0, world_size=1)
+    loader.seek(10**6)
+    batch = next(iter(loader))
+    again = hr.DataLoader(stream, batch_size=4, rank=0, world_size=1)
+    again.load_state_dict(batch.state)
+    assert again.step == 10**6 + 1
+    wanted = next(iter(loader))
+    assert np.array_equal(next(iter(again))["tokens"], wanted["tokens"])
+
+
+def test_a_batch_may_be_written_and_kept(stream):
+    loader = hr.DataLoader(stream, batch_size=8, seed=1, rank=0, world_size=1)
+    kept = [batch["tokens"] for batch in loader]
+    copies = [tokens.copy() for tokens in kept]
+    for _ in loader:
+        pass
+    assert all(np.array_equal(one, other) for one, other in zip(kept, copies, strict=True))
+    kept[0] += 1
+    assert np.array_equal(kept[0], copies[0] + 1)
+
+
+def test_documents_are_samples_of_their_own_lengths(tmp_path):
+    with hr.DocumentWriter(tmp_path / "d", "uint16", meta=[("id", "<i8")]) as writer:
+        for number in range(50):
+            writer.write(np.full(number % 7, number), {"id": number})
+    data = hr.open(tmp_path / "d")
+    loader = hr.DataLoader(data, batch_size=5, rank=0, world_size=1, collate_fn=lambda samples: samples)
+    found = {int(sample["id"]): sample["tokens"].tolist() for batch in loader for sample in batch}
+    assert found == {number: [number] * (number % 7) for number in range(50)}
+    ids = hr.DataLoader(data.select(["id"]), batch_size=50, shuffle=False, rank=0, world_size=1)
+    assert next(iter(ids))["id"].tolist() == list(range(50))
