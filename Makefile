@@ -16,6 +16,7 @@ CPYTHON ?=
 FREE_THREADED_TESTS := $(addsuffix .py,$(addprefix tests/test_,pool steps driver selection samples sample_faults loader lifecycle)) \
 	$(wildcard tests/test_sample_loader_*.py)
 SAMPLES_ARGS ?= $(filter --quick,$(BENCH_ARGS))
+PREPARING_ARGS ?= $(filter --quick,$(BENCH_ARGS))
 
 RUST := Cargo.toml Cargo.lock pyproject.toml $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
 
@@ -121,6 +122,8 @@ bench: .venv-bench/.built ## time the loader beside others (BENCH_ARGS="--quick"
 	@.venv-bench/bin/python -m headrace.bench tokens $(BENCH_DATA) $(BENCH_ARGS)
 	@$(call say,Samples)
 	@.venv-bench/bin/python -m headrace.bench samples $(BENCH_DATA) $(SAMPLES_ARGS)
+	@$(call say,Preparing data)
+	@.venv-bench/bin/python -m headrace.bench preparing $(BENCH_DATA) $(PREPARING_ARGS)
 
 docs: .venv-docs/.installed ## build the documentation into site/
 	@$(call say,Documentation into site/)

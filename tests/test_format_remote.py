@@ -1,5 +1,7 @@
-"""MDS and WebDataset in a bucket: what is read is that of the local files, in few requests."""
+"""MDS, WebDataset and text in a bucket: what is read is that of the local files, in few requests."""
 
+import gzip
+import json
 import os
 import shutil
 import struct
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import headrace
 import mds_files as mds
 from headrace._files import Store
 from headrace.errors import MissingError
@@ -16,6 +19,7 @@ from headrace.formats.mds import MdsSource
 from headrace.formats.webdataset import WebDatasetSource
 from headrace.samples.source import Source
 from tar_files import archive
+from tokenizer_files import utf8
 from tools import s3_server
 from tools.s3_server import S3Server
 
@@ -88,3 +92,20 @@ def test_archives_in_a_bucket(server: S3Server, tmp_path: Path) -> None:
         f"s3://tars/data/{n}.tar" for n in range(3) for _ in range(200)
     ]
     assert found == [{name: part for name, part in sample.items() if name != "__url__"} for sample in samples(local)]
+
+
+def test_text_in_a_bucket_becomes_tokens(server: S3Server, tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"text": f"document {number}"}) + "\n" for number in range(300)).encode()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl").write_bytes(lines)
+    (tmp_path / "in/b.jsonl.gz").write_bytes(gzip.compress(lines))
+    server.make_bucket("text")
+    server.put_folder("text", tmp_path / "in", "lines/")
+    how: dict[str, Any] = {"eos": 255, "vocab_size": 256, "progress": False, "verbose": False}
+    headrace.tokenize(
+        "s3://text/lines", utf8, tmp_path / "out", num_workers=2, storage_options=server.storage_options(), **how
+    )
+    headrace.tokenize(tmp_path / "in", utf8, tmp_path / "local", num_workers=0, **how)
+    found, local = (sorted(folder.glob("*.parquet")) for folder in (tmp_path / "out", tmp_path / "local"))
+    assert [path.read_bytes() for path in found] == [path.read_bytes() for path in local]
+    assert len(headrace.open(tmp_path / "out")) == 600

@@ -236,6 +236,15 @@ class TestRefuses:
         with pytest.raises(error, match=message):
             encoder_of(lambda text: gives, eos=False).encode(["x"])
 
+    def test_a_panic_becomes_an_exception(self) -> None:
+        panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
+
+        def panics(text: str) -> Any:
+            raise panic("index out of bounds")
+
+        with pytest.raises(RuntimeError, match="the tokenizer panicked: index out of bounds"):
+            encoder_of(panics, eos=False).encode(["x"])
+
     def test_what_is_no_tokenizer(self, tmp_path: Path) -> None:
         with pytest.raises(TypeError, match=r"tokenizer must be the path of a tokenizer.json, .*, got a int"):
             encoder_of(5)

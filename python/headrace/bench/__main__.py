@@ -1,8 +1,8 @@
-"""`python -m headrace.bench tokens DATA` and `python -m headrace.bench samples`: the benchmarks by name."""
+"""`python -m headrace.bench tokens DATA`, and `samples` and `preparing` likewise: the benchmarks by name."""
 
 import sys
 
-_NAMES = ("tokens", "samples")
+_NAMES = ("tokens", "samples", "preparing")
 
 match sys.argv[1:2]:
     case ["tokens"]:
@@ -11,6 +11,10 @@ match sys.argv[1:2]:
         sys.exit(tokens.main(sys.argv[2:]))
     case ["samples"]:
         from headrace.bench.samples import command
+
+        sys.exit(command.main(sys.argv[2:]))
+    case ["preparing"]:
+        from headrace.bench.preparing import command
 
         sys.exit(command.main(sys.argv[2:]))
     case _:

@@ -14,6 +14,8 @@ __all__ = ["Encoded", "Encoder"]
 _DTYPES = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.int32), np.dtype(np.int64))
 _UNKNOWN = 2**31
 """Ids of a vocabulary whose size is not known: those of 32 bits."""
+_PANIC = "pyo3_runtime"
+"""The module of what Python sees of a panic in Rust."""
 _SHOWN = 60
 """Letters of a text in a message."""
 
@@ -75,6 +77,7 @@ class Encoder:
         Raises:
             TypeError: if one is no text.
             ValueError: if one cannot be encoded as UTF-8, or the tokenizer gives an id beyond its vocabulary.
+            RuntimeError: if the tokenizer panics, as those that are written in Rust may do.
             Exception: what the tokenizer raises.
 
         Example:
@@ -88,9 +91,12 @@ class Encoder:
                 raise TypeError(f"expected text, found a {type(text).__name__}")
         try:
             ids, lengths = self._backend.ids(texts)
-        except Exception:
+        except BaseException as error:
             for text in texts:
                 _check(text)
+            if type(error).__module__ == _PANIC:
+                # It is no Exception, and would end a worker process.
+                raise RuntimeError(f"{self._backend.name}: the tokenizer panicked: {error}") from error
             raise
         if len(ids) and (low := int(ids.min())) < 0:
             raise ValueError(f"{self._backend.name}: expected ids from 0 on, found {low}")

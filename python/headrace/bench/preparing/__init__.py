@@ -1,0 +1,3 @@
+"""The benchmark of preparing data: how fast datasets are made."""
+
+__all__ = []
