@@ -67,9 +67,25 @@ def _files(folder: Path) -> None:
         (folder / name).write_bytes(b"\x89PNG" * 100)
 
 
+def _records(folder: Path) -> None:
+    with hr.DocumentWriter(folder, "uint16") as writer:
+        for number in range(4):
+            writer.write(np.arange(number + 1))
+
+
+def _megatron(folder: Path) -> None:
+    lengths = np.array([3, 1, 4], "<i4")
+    np.arange(8, dtype="<u2").tofile(folder / "a.bin")
+    counts = np.array([len(lengths), len(lengths) + 1], "<i8").tobytes()
+    pointers = (2 * np.concatenate([[0], np.cumsum(lengths)[:-1]])).astype("<i8").tobytes()
+    head = b"MMIDIDX\0\0" + (1).to_bytes(8, "little") + b"\x08"
+    documents = np.arange(len(lengths) + 1, dtype="<i8").tobytes()
+    (folder / "a.idx").write_bytes(head + counts + lengths.tobytes() + pointers + documents)
+
+
 WRITE: dict[str, Callable[[Path], None]] = {
     "parquet": _parquet, "litdata": _litdata, "mds": _mds, "huggingface": _huggingface, "arrow": _arrow,
-    "webdataset": _webdataset, "jsonl": _jsonl, "files": _files,
+    "webdataset": _webdataset, "jsonl": _jsonl, "files": _files, "records": _records, "megatron": _megatron,
 }  # fmt: skip
 OTHERS = sorted({*WRITE} - {"parquet"})
 
@@ -93,7 +109,8 @@ def report(*arguments: object, code: int = 0) -> Any:
 
 
 def test_every_format_is_here() -> None:
-    assert set(get_args(Format)) == {*WRITE, "text"}
+    # These two are never found out: they have to be said.
+    assert set(get_args(Format)) == {*WRITE, "text", "tokens"}
 
 
 def test_text_is_taken_for_it_if_that_is_said(folder: Path) -> None:
