@@ -43,6 +43,7 @@ with warnings.catch_warnings():
 
 from headrace._files import Store  # noqa: E402
 from headrace.formats.litdata import LitDataSource  # noqa: E402
+from headrace.media import Encoded  # noqa: E402
 
 
 def write(folder: Path, samples: Iterable[Any], **how: Any) -> Path:
@@ -100,7 +101,9 @@ def everything(source: LitDataSource, columns: tuple[str, ...] | None = None) ->
 
 
 def same(mine: Any, other: Any) -> None:
-    """Compares values and their types; a tensor is the same as an array."""
+    """Compares values and their types; a tensor is the same as an array, and encoded media the same as its bytes."""
+    if isinstance(mine, Encoded):
+        mine = mine.encoded()
     if isinstance(other, torch.Tensor) and isinstance(mine, np.ndarray):
         other = other.numpy()
     assert type(mine) is type(other)

@@ -190,3 +190,7 @@ class Reversed:
         if not data.startswith(b"!"):
             raise ValueError("not reversed")
         return data[:0:-1]
+
+
+def sound(number: int) -> dict[str, Any]:
+    return {"sound": headrace.Audio(np.array([number], np.int16), sampling_rate=8000), "number": number}

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -39,6 +40,7 @@ def names(tmp_path: Path) -> dict[str, Any]:
             writer.write([number] * 4)
     return {
         "headrace": headrace,
+        "np": np,
         "torch": torch,
         "folder": folder,
         "data": headrace.open(folder),
@@ -61,9 +63,10 @@ MODULES = [
         "prepare.optimizing",
         "prepare.recording",
         "prepare.tokenizing",
-        "prepare.values",
         "prepare.walking",
+        "prepare.writing.graphs",
     ),
+    *("media.audio", "media.files", "media.images"),
     *("loading.collate", "loading.keys", "loading.steps"),
     *("tokenizing.choose", "tokenizing.encoder"),
 ]

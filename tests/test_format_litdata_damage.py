@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import DataError
+from headrace.media import Audio, Mesh, Nifti, Pdf, Video
 from litdata_files import LEAF, by_hand, chunk, edit, everything, item, opened, ours, same, spec, torch, write
 
 _PAIRS = [{"image": bytes([number]) * 9, "label": number, "ids": np.arange(number)} for number in range(4)]
@@ -231,7 +232,10 @@ def test_bfloat16_needs_torch(tmp_path: Path) -> None:
 
 def test_serialisers_are_named_as_litdata_names_them(tmp_path: Path) -> None:
     assert _one(tmp_path, "file:tar", b"raw") == b"raw"
-    assert _one(tmp_path, "mesh:glb", b"raw") == _one(tmp_path, "nifti:nii.gz", b"raw") == b"raw"
+    kinds = {"mesh:obj": Mesh, "nifti:nii.gz": Nifti, "audio": Audio, "video:mp4": Video, "pdf": Pdf}
+    for name, kind in kinds.items():
+        value = _one(tmp_path, name, b"raw")
+        assert (type(value), value.encoded()) == (kind, b"raw")
     # The part behind the colon comes first, if there is a serialiser of that name.
     assert _one(tmp_path, "file:text", b"raw") == "raw"
 

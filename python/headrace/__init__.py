@@ -20,6 +20,7 @@ from .dataset import PackedDataset, Schema, TableDataset
 from .errors import BudgetError, DataError, HeadraceError, MissingError, StateMismatch, StoreError
 from .loader import DataLoader
 from .loading.collate import register_collate
+from .media import Audio, File, Image, Mesh, Nifti, Pdf, Tiff, Video
 from .opening import open
 from .records import DocumentDataset, StreamDataset
 from .samples.batch import SampleBatch
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
     from . import encryption
     from .prepare import (
         DocumentWriter,
-        File,
-        Image,
+        Graph,
         ParquetReader,
         Prepared,
         Reader,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Audio",
     "Batch",
     "BudgetError",
     "DataError",
@@ -56,11 +57,15 @@ __all__ = [
     "DocumentWriter",
     "Expression",
     "File",
+    "Graph",
     "HeadraceError",
     "Image",
+    "Mesh",
     "MissingError",
+    "Nifti",
     "PackedDataset",
     "ParquetReader",
+    "Pdf",
     "Place",
     "Prepared",
     "Reader",
@@ -76,6 +81,8 @@ __all__ = [
     "StreamDataset",
     "StreamWriter",
     "TableDataset",
+    "Tiff",
+    "Video",
     "col",
     "concat",
     "encryption",
@@ -93,8 +100,7 @@ __version__: str = _core.version()[0]
 _PREPARING = frozenset(
     {
         "DocumentWriter",
-        "File",
-        "Image",
+        "Graph",
         "ParquetReader",
         "Prepared",
         "Reader",

@@ -5,7 +5,8 @@ from typing import Any, Literal, cast
 import headrace
 from headrace._units import show_bytes
 from headrace.cli._common import console, facts, format_of, open_samples, print_json
-from headrace.prepare import Image, optimize
+from headrace.media import File, Image, Tiff
+from headrace.prepare import Graph, optimize
 
 __all__ = ["run"]
 
@@ -35,8 +36,9 @@ def run(
     as_json: bool,
 ) -> int:
     """Writes all samples, in their order."""
-    # Encoded images stay as they are, where decoding and encoding them would change them.
-    how: dict[str, Any] = {"serializers": {"image": Image, "jpeg": Image}, "decode": False}
+    # What is encoded stays as it is, where decoding and encoding it would change it.
+    kinds = {"image": Image, "jpeg": Image, "tiff": Tiff, "tifffile": Tiff, "file": File, "graph": Graph}
+    how: dict[str, Any] = {"serializers": kinds, "decode": False}
     dataset = open_samples(urls, storage_option, format, **how)
     made = optimize(
         _Samples(dataset),

@@ -7,7 +7,8 @@ The rules, by the type of the samples at one place:
 - torch tensors: ``torch.stack``.
 - dict and other mappings, lists, tuples, named tuples, other sequences, dataclasses: the same type, with its parts
   collated. Keys and lengths must be equal.
-- str, bytes, bytearray, PIL images: a list. With str and bytes, None may be among them.
+- str, bytes, bytearray, PIL images, encoded media (`headrace.Audio` and the like): a list. With str and bytes, None may
+  be among them.
 - None everywhere: a list of None. Where only some are None, an error.
 - PyG's data objects: ``torch_geometric.data.Batch``.
 - what `register_collate` was told; it goes before the rules above.
@@ -20,6 +21,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
+
+from headrace.media import Encoded
 
 from .pool import add_note
 
@@ -105,6 +108,8 @@ def _builtin_rule(kind: type[Any]) -> _Rule:
         return _nones
     if _is_text(kind):
         return _texts
+    if issubclass(kind, Encoded):
+        return _media
     if issubclass(kind, np.ndarray):
         return _arrays
     if issubclass(kind, np.generic | int | float | complex):
@@ -276,6 +281,12 @@ def _texts(samples: list[Any], path: _Path) -> list[Any]:
 
 def _nones(samples: list[Any], path: _Path) -> list[Any]:
     return _texts(samples, path)
+
+
+def _media(samples: list[Any], path: _Path) -> list[Any]:
+    if not _all(samples, Encoded):
+        raise _misfit(samples, path)
+    return samples
 
 
 def _images(samples: list[Any], path: _Path) -> list[Any]:

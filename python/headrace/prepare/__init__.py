@@ -16,14 +16,13 @@ from .readers import ParquetReader, Reader
 from .recording import DocumentWriter, StreamWriter
 from .spool import Failure
 from .tokenizing import tokenize
-from .values import File, Image
 from .walking import walk
+from .writing.graphs import Graph
 
 __all__ = [
     "DocumentWriter",
     "Failure",
-    "File",
-    "Image",
+    "Graph",
     "ParquetReader",
     "Prepared",
     "Reader",

@@ -11,13 +11,13 @@ from .arrays import array_leaf, tensor
 from .leaves import Decode, Options, unpickle
 from .plain import plain_pickle
 
-__all__ = ["graph_leaf"]
+__all__ = ["MAGIC", "META", "TENSOR", "graph_leaf"]
 
-_MAGIC = b"LDGR"
+MAGIC = b"LDGR"
 _VERSIONS = (1, 2, 3)
-_META = "_meta"
+META = "_meta"
 _TENSOR_KIND, _PICKLE_KIND = 0, 1
-_TENSOR = "__ldgr_t__"
+TENSOR = "__ldgr_t__"
 """Stands for a tensor in the tree of a graph's parts."""
 
 
@@ -26,7 +26,7 @@ def graph_leaf(options: Options) -> Decode:
 
     def decode(data: bytes, start: int, stop: int) -> Any:
         own = data[start:stop]
-        if not own.startswith(_MAGIC):
+        if not own.startswith(MAGIC):
             return unpickle(own, options)
         kind = _geometric()
         values, notes = _fields(own, options, kind is not None)
@@ -54,13 +54,13 @@ def _geometric() -> Any:
 
 
 def _fields(data: bytes, options: Options, as_torch: bool) -> tuple[dict[Any, Any], dict[Any, Any]]:
-    version = data[len(_MAGIC)]
+    version = data[len(MAGIC)]
     if version not in _VERSIONS:
         raise DataError(f"expected a graph of version {', '.join(map(str, _VERSIONS))}, found {version}")
     array = tensor if as_torch else array_leaf("tensor", options)[0]
     # Version 1 has no kinds; 1 and 2 count in bytes.
     short = ">H" if version >= 3 else ">B"
-    at: int = len(_MAGIC) + 1
+    at: int = len(MAGIC) + 1
     (count,) = struct.unpack_from(short, data, at)
     at += struct.calcsize(short)
     values: dict[Any, Any] = {}
@@ -78,7 +78,7 @@ def _fields(data: bytes, options: Options, as_torch: bool) -> tuple[dict[Any, An
         at += 4
         payload = _part(data, at, size)
         at += size
-        if kind == _PICKLE_KIND or name == _META:
+        if kind == _PICKLE_KIND or name == META:
             notes.update(_notes(payload, options))
         else:
             values[name] = array(payload, 0, size)
@@ -113,4 +113,4 @@ def _filled(tree: Any, tensors: Mapping[tuple[Any, ...], Any], path: tuple[Any, 
     if isinstance(tree, dict):
         parts = cast("dict[Any, Any]", tree)
         return {key: _filled(part, tensors, (*path, key)) for key, part in parts.items()}
-    return tensors[path] if isinstance(tree, str) and tree == _TENSOR else tree
+    return tensors[path] if isinstance(tree, str) and tree == TENSOR else tree

@@ -91,7 +91,10 @@ def _tiff(options: Options) -> tuple[Decode, str]:
     try:
         import tifffile
     except ImportError as error:
-        raise ImportError("this dataset has TIFF images\nhint: pip install tifffile") from error
+        raise ImportError(
+            "this dataset has TIFF images, which tifffile decodes\n"
+            'hint: pip install tifffile, or say serializers={"tifffile": headrace.Tiff} for files that are not decoded'
+        ) from error
     library = cast("Any", tifffile)
 
     def decode(data: bytes, start: int, stop: int) -> Any:

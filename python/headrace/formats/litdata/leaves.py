@@ -122,8 +122,15 @@ def _plain(decode: Decode, kind: str) -> Callable[[str, Options], tuple[Decode, 
     return make
 
 
-def _encoded(name: str, options: Options) -> tuple[Decode, str]:
-    return _bytes, "bytes"
+def _media(name: str, options: Options) -> tuple[Decode, str]:
+    from headrace.media import Audio, Mesh, Nifti, Pdf, Video
+
+    key, _, suffix = name.partition(":")
+    if key == "mesh":
+        file_type = suffix or "glb"
+        return (lambda data, start, stop: Mesh(data[start:stop], file_type=file_type)), key
+    kind = {"audio": Audio, "nifti": Nifti, "pdf": Pdf, "video": Video}[key]
+    return (lambda data, start, stop: kind(data[start:stop])), key
 
 
 def _arrays(name: str, options: Options) -> tuple[Decode, str]:
@@ -162,14 +169,14 @@ _BUILT_IN: dict[str, Callable[[str, Options], tuple[Decode, str]]] = {
     "bool": _plain(_bool, "bool"),
     "int": _plain(_int, "int"),
     "float": _plain(_float, "float"),
-    # Whether a package that could open these is installed must not decide what comes out: always the file's bytes.
-    "video": _encoded,
-    "audio": _encoded,
-    "nifti": _encoded,
-    "mesh": _encoded,
-    "pdf": _encoded,
-    "file": _encoded,
-    "bytes": _encoded,
+    # Whether a package that could open these is installed does not decide what comes out: they can be decoded later.
+    "video": _media,
+    "audio": _media,
+    "nifti": _media,
+    "mesh": _media,
+    "pdf": _media,
+    "file": _plain(_bytes, "bytes"),
+    "bytes": _plain(_bytes, "bytes"),
     "image": _images,
     "jpeg": _images,
     "jpeg_array": _images,

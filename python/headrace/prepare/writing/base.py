@@ -209,6 +209,8 @@ def kind_of(value: Any) -> str:
         array: Any = cast("Any", value)
         return f"an array of {array.dtype} with {array.ndim} dimensions"
     module = type(value).__module__
+    if module.startswith("headrace."):
+        module = "headrace"
     return type(value).__name__ if module == "builtins" else f"{module}.{type(value).__name__}"
 
 

@@ -8,10 +8,11 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 
-from headrace.prepare.values import File, Image
+from headrace.media import Encoded, Image
 
+from .arrays import is_array, is_number, is_pil, is_tensor, tensor_array
 from .base import kind_of
-from .leaves import is_array, is_number, is_pil, is_tensor, tensor_array
+from .graphs import Graph, is_graph
 
 __all__ = ["NULL", "SCALARS", "Cell", "cell", "merge"]
 
@@ -28,7 +29,7 @@ SCALARS: dict[type, Any] = {
 
 _POSSIBLE = (
     "\nParquet and Arrow hold None, bool, int, float, str, bytes, dates, times, decimals, arrays of NumPy and torch, "
-    "images and files as bytes, and lists and dicts of these"
+    "images, graphs and what headrace.Audio and the like hold as bytes, and lists and dicts of these"
 )
 _TIMES = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal)
 
@@ -60,8 +61,12 @@ def cell(value: Any) -> Cell:
         if str(value.dtype) == "torch.bfloat16":
             raise TypeError("expected a tensor of a type that Arrow has, found one of bfloat16")
         return _array(tensor_array(value))
+    if isinstance(value, Encoded):
+        return cell(value.encoded())
     if is_pil(value):
         return cell(Image(value).encoded())
+    if is_graph(value):
+        return cell(Graph(value).encoded())
     raise TypeError(f"expected a value that a table can hold, found {kind_of(value)}{_POSSIBLE}")
 
 
@@ -146,11 +151,6 @@ def _dict(value: Any) -> Cell:
     return {key: part for key, (part, _, _) in parts.items()}, kind, sum(size for _, _, size in parts.values())
 
 
-def _encoded(value: Any) -> Cell:
-    return cell(value.encoded())
-
-
 _BY_TYPE: dict[type, Callable[[Any], Cell]] = {
-    list: _list, tuple: _list, dict: _dict, Image: _encoded, File: _encoded,
-    bytearray: lambda value: cell(bytes(value)),
+    list: _list, tuple: _list, dict: _dict, bytearray: lambda value: cell(bytes(value)),
 }  # fmt: skip

@@ -4,43 +4,42 @@ Names, numbers of types and layouts are those that `headrace.formats.litdata` re
 """
 
 import struct
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
 
-from headrace.formats.litdata.arrays import BFLOAT16, NUMPY, TORCH
-from headrace.prepare.values import File, Image
+from headrace.formats.litdata.arrays import NUMPY
+from headrace.media import Audio, Encoded, File, Image, Mesh, Nifti, Pdf, Tiff, Video
 
+from .arrays import (
+    is_array,
+    is_number,
+    is_pil,
+    is_tensor,
+    little,
+    numpy_bytes,
+    numpy_code,
+    tensor_array,
+    tensor_bytes,
+    torch_code,
+    torch_type,
+    twin,
+)
 from .base import kind_of
+from .graphs import Graph, is_graph
 
-__all__ = [
-    "Encode",
-    "is_array",
-    "is_number",
-    "is_pil",
-    "is_tensor",
-    "leaf_encoder",
-    "leaf_name",
-    "little",
-    "pil_bytes",
-    "tensor_array",
-]
+__all__ = ["Encode", "leaf_encoder", "leaf_name", "pil_bytes"]
 
 Encode = Callable[[Any], bytes]
 
 _INT = struct.Struct("<q")
 _FLOAT = struct.Struct("<d")
 _POSSIBLE = (
-    "str, bytes, bool, int, float, NumPy arrays and scalars, torch tensors, PIL images, headrace.Image, headrace.File, "
-    "and dicts, lists and tuples of these"
+    "str, bytes, bool, int, float, NumPy arrays and scalars, torch tensors, PIL images, graphs of PyG, headrace.Image, "
+    "Audio, Video, Pdf, Nifti, Mesh, Tiff, Graph and File, and dicts, lists and tuples of these"
 )
 _HINT = f"\nLitData holds {_POSSIBLE}; a class of your own needs serializers={{name: ...}}"
-
-_NUMPY_CODES = {np.dtype(name): code for code, name in enumerate(NUMPY)}
-# Of the two numbers that some types have, litdata writes the higher one.
-_TORCH_CODES = {np.dtype(name): code for code, name in enumerate(TORCH) if name is not None}
 
 
 def leaf_name(value: Any, serializers: Mapping[str, Any]) -> str:
@@ -55,17 +54,21 @@ def leaf_name(value: Any, serializers: Mapping[str, Any]) -> str:
     kind = cast("Any", type(value))
     if (name := _BY_TYPE.get(kind)) is not None:
         return name
+    if kind is Mesh:
+        return f"mesh:{value.file_type}"
     if is_array(value):
-        return f"no_header_numpy:{_numpy_code(value.dtype)}" if value.ndim == 1 else "numpy"
+        return f"no_header_numpy:{numpy_code(value.dtype)}" if value.ndim == 1 else "numpy"
     if is_number(value):
         if isinstance(value, str):
             return "str"
-        _numpy_code(value.dtype)
+        numpy_code(value.dtype)
         return "numpy"
     if is_tensor(value):
-        return f"no_header_tensor:{_torch_code(value)}" if value.ndim == 1 else "tensor"
+        return f"no_header_tensor:{torch_code(value)}" if value.ndim == 1 else "tensor"
     if is_pil(value):
         return "pil"
+    if is_graph(value):
+        return "graph"
     raise TypeError(f"expected a value that LitData can hold, found {kind_of(value)}{_HINT}")
 
 
@@ -82,7 +85,10 @@ def leaf_encoder(name: str, serializers: Mapping[str, Any]) -> Encode:
         return _bare_numpy(int(detail))
     if kind == "no_header_tensor":
         return _bare_tensor(int(detail))
-    found = _ENCODERS.get("image" if kind == "image" else name)
+    if kind == "mesh":
+        return _mesh(detail or "glb")
+    # litdata notes a suffix behind the kind of a file.
+    found = _ENCODERS.get(kind)
     if found is None:
         raise ValueError(f"headrace writes no values of litdata's serialiser {name!r}")
     return found
@@ -142,16 +148,30 @@ def _bool(value: Any) -> bytes:
     return b"\1" if value else b"\0"
 
 
-def _image(value: Any) -> bytes:
-    if type(value) is not Image:
-        raise _wrong("headrace.Image", value)
-    return value.encoded()
+def _media(kind: type[Encoded]) -> Encode:
+    def encode(value: Any) -> bytes:
+        if type(value) is not kind:
+            raise _wrong(f"headrace.{kind.__name__}", value)
+        return value.encoded()
+
+    return encode
 
 
-def _file(value: Any) -> bytes:
-    if type(value) is not File:
-        raise _wrong("headrace.File", value)
-    return value.encoded()
+def _mesh(file_type: str) -> Encode:
+    def encode(value: Any) -> bytes:
+        if type(value) is not Mesh:
+            raise _wrong("headrace.Mesh", value)
+        if value.file_type != file_type:
+            raise TypeError(f"expected a mesh as {file_type} as in the first sample, found one as {value.file_type}")
+        return value.encoded()
+
+    return encode
+
+
+def _graph(value: Any) -> bytes:
+    if type(value) is not Graph and not is_graph(value):
+        raise _wrong("a graph", value)
+    return (value if type(value) is Graph else Graph(value)).encoded()
 
 
 def _pil(value: Any) -> bytes:
@@ -170,10 +190,9 @@ def _numpy(value: Any) -> bytes:
     if not is_array(value) and not is_number(value):
         raise _wrong("an array of NumPy", value)
     array: Any = np.asarray(value)
-    code = _numpy_code(array.dtype)
     if array.ndim == 1:
         raise _wrong("an array whose dimensions are not one", value)
-    return struct.pack(f"<II{array.ndim}I", code, array.ndim, *array.shape) + little(array).tobytes()
+    return numpy_bytes(array)
 
 
 def _bare_numpy(code: int) -> Encode:
@@ -190,93 +209,31 @@ def _bare_numpy(code: int) -> Encode:
 def _tensor(value: Any) -> bytes:
     if not is_tensor(value):
         raise _wrong("a tensor", value)
-    code = _torch_code(value)
     if value.ndim == 1:
         raise TypeError("expected a tensor whose dimensions are not one as in the first sample, found one of 1")
-    return struct.pack(f">II{value.ndim}I", code, value.ndim, *value.shape) + tensor_array(value).tobytes()
+    return tensor_bytes(value)
 
 
 def _bare_tensor(code: int) -> Encode:
     def encode(value: Any) -> bytes:
-        if not is_tensor(value) or value.ndim != 1 or _torch_code(value) != _twin(code):
+        if not is_tensor(value) or value.ndim != 1 or torch_code(value) != twin(code):
             found = f"one of {value.dtype} with {value.ndim}" if is_tensor(value) else kind_of(value)
-            raise TypeError(f"expected a tensor of {_torch_type(code)} with 1 dimension as in the first, found {found}")
+            raise TypeError(f"expected a tensor of {torch_type(code)} with 1 dimension as in the first, found {found}")
         return tensor_array(value).tobytes()
 
     return encode
 
 
-def _twin(code: int) -> int:
-    """The number that is written for the type of a number."""
-    name = TORCH[code]
-    return BFLOAT16 if name is None else _TORCH_CODES[np.dtype(name)]
-
-
-def _torch_type(code: int) -> str:
-    name = TORCH[code]
-    return "bfloat16" if name is None else np.dtype(name).name
-
-
-def _numpy_code(dtype: np.dtype[Any]) -> int:
-    code = _NUMPY_CODES.get(dtype.newbyteorder("="))
-    if code is None:
-        known = ", ".join(known.name for known in _NUMPY_CODES)
-        raise TypeError(f"expected an array of {known}, found one of {dtype}")
-    return code
-
-
-def _torch_code(tensor: Any) -> int:
-    name = str(tensor.dtype).removeprefix("torch.")
-    if name == "bfloat16":
-        return BFLOAT16
-    try:
-        return _TORCH_CODES[np.dtype(name)]
-    except (TypeError, KeyError):
-        known = ", ".join(known.name for known in _TORCH_CODES)
-        raise TypeError(f"expected a tensor of {known} or bfloat16, found one of {name}") from None
-
-
-def little(array: Any) -> Any:
-    """The same values, with the byte order of the files."""
-    return array.astype(array.dtype.newbyteorder("<"), copy=False)
-
-
-def tensor_array(tensor: Any) -> Any:
-    """A tensor as an array; one of bfloat16 as its 16 bits."""
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    if str(plain.dtype) == "torch.bfloat16":
-        plain = plain.view(sys.modules["torch"].int16)
-    return plain.numpy()
-
-
-def is_array(value: Any) -> bool:
-    """Whether it is an array of NumPy."""
-    return isinstance(value, np.ndarray)
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a scalar of NumPy."""
-    return isinstance(value, np.generic)
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether it is a tensor of PyTorch, which is not imported for it."""
-    torch: Any = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def is_pil(value: Any) -> bool:
-    """Whether it is an image of Pillow, which is not imported for it."""
-    library: Any = sys.modules.get("PIL.Image")
-    return library is not None and isinstance(value, library.Image)
-
+_FILES: dict[str, type[Encoded]] = {
+    "image": Image, "audio": Audio, "video": Video, "nifti": Nifti, "pdf": Pdf, "tifffile": Tiff, "file": File,
+}  # fmt: skip
 
 _BY_TYPE: dict[type, str] = {
-    str: "str", bytes: "bytes", bytearray: "bytes", bool: "bool", int: "int", float: "float",
-    Image: "image", File: "file",
+    str: "str", bytes: "bytes", bytearray: "bytes", bool: "bool", int: "int", float: "float", Graph: "graph",
+    **{kind: name for name, kind in _FILES.items()},
 }  # fmt: skip
 
 _ENCODERS: dict[str, Encode] = {
-    "str": _str, "bytes": _bytes, "bool": _bool, "int": _int, "float": _float, "image": _image, "file": _file,
-    "pil": _pil, "numpy": _numpy, "tensor": _tensor,
+    "str": _str, "bytes": _bytes, "bool": _bool, "int": _int, "float": _float, "pil": _pil, "numpy": _numpy,
+    "tensor": _tensor, "graph": _graph, **{name: _media(kind) for name, kind in _FILES.items()},
 }  # fmt: skip

@@ -14,10 +14,12 @@ from headrace.errors import DataError
 from headrace.formats.mds.encodings import DTYPE_CODES, SCALARS, SHAPE_LETTERS, stored_size
 from headrace.formats.mds.index import is_mds
 from headrace.formats.mds.source import INDEX
-from headrace.prepare.values import File, Image
+from headrace.media import Encoded, Image
 
+from .arrays import is_array, is_number, is_pil, is_tensor, little, tensor_array
 from .base import Entry, Existing, Options, Piece, at_key, joined, kind_of, zstd
-from .leaves import is_array, is_number, is_pil, is_tensor, little, pil_bytes, tensor_array
+from .graphs import Graph, is_graph
+from .leaves import pil_bytes
 from .rows import RowEncoder, RowLayout
 
 __all__ = ["MdsEncoder", "MdsLayout"]
@@ -29,7 +31,7 @@ _JSON = (bool, dict, list, type(None))
 _IMAGES = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 _POSSIBLE = (
     "\nMDS holds dicts of str, bytes, int, float, numbers and arrays of NumPy and torch, PIL images, headrace.Image "
-    "(JPEG or PNG), headrace.File, and what JSON can hold"
+    "(JPEG or PNG), graphs and what headrace.Audio and the like hold as bytes, and what JSON can hold"
 )
 _HASH = "sha1"
 
@@ -221,6 +223,8 @@ def _encoding(value: Any) -> str:
         return "json"
     if kind is Image:
         return _image_kind(value.encoded())
+    if isinstance(value, Encoded) or is_graph(value):
+        return "bytes"
     if is_pil(value):
         return "pil"
     if isinstance(value, str):
@@ -258,8 +262,10 @@ def _str(value: Any) -> bytes:
 
 
 def _bytes(value: Any) -> bytes:
-    if type(value) is File:
+    if isinstance(value, Encoded) and type(value) is not Image:
         return value.encoded()
+    if is_graph(value):
+        return Graph(value).encoded()
     if not isinstance(value, bytes | bytearray):
         raise _wrong("bytes", value)
     return bytes(value)
@@ -364,7 +370,7 @@ def _ndarray(dtype: str, shape: tuple[int, ...] | None) -> _Encode:
 
 
 _BY_TYPE: dict[type, str] = {
-    str: "str", bytes: "bytes", bytearray: "bytes", File: "bytes", int: "int", float: "float64",
+    str: "str", bytes: "bytes", bytearray: "bytes", int: "int", float: "float64",
 }  # fmt: skip
 
 _ENCODERS: dict[str, _Encode] = {"str": _str, "bytes": _bytes, "int": _int, "json": _json, "pil": _pil}

@@ -1,0 +1,122 @@
+"""Pictures: what Pillow encodes, and TIFF."""
+
+import io
+from typing import Any
+
+import numpy as np
+
+from .base import Encoded, as_array, is_array, package
+
+__all__ = ["Image", "Tiff"]
+
+
+class Image(Encoded):
+    r"""An image that is stored as an encoded file: as it is, or encoded by Pillow.
+
+    Bytes and files are taken as they are, unless a quality or a format is given. Arrays and Pillow's images are
+    encoded: as PNG, which loses nothing, or as JPEG if a quality is given.
+
+    Args:
+        source: a path, the bytes of an encoded image, an array of shape (height, width) or (height, width, channels)
+            and type uint8, or an image of Pillow.
+        quality: of JPEG or WebP, 1 to 100.
+        format: as Pillow names it: ``"JPEG"``, ``"PNG"``, ``"WEBP"`` ...
+
+    Raises:
+        ValueError: if the quality is out of bounds.
+        TypeError: if the source is nothing of these.
+
+    Example:
+        >>> import numpy as np
+        >>> headrace.Image(np.zeros((8, 8, 3), np.uint8), quality=90).encoded()[:2]
+        b'\xff\xd8'
+    """
+
+    __slots__ = ("format", "quality")
+
+    takes = "a path, bytes, an array or an image of Pillow"
+
+    def __init__(self, source: Any, *, quality: int | None = None, format: str | None = None) -> None:
+        super().__init__(source)
+        if quality is not None and not 1 <= quality <= 100:
+            raise ValueError(f"quality must be in 1..100, got {quality}")
+        self.quality = quality
+        self.format = format
+
+    def encoded(self) -> bytes:
+        """The bytes of the file.
+
+        Raises:
+            OSError: if it cannot be read.
+            ValueError: if Pillow cannot encode it.
+
+        Example:
+            >>> headrace.Image(b"as it is").encoded()
+            b'as it is'
+        """
+        data = super().encoded()
+        if self._is_object(self.source) or (self.quality is None and self.format is None):
+            return data
+        with _pillow().open(io.BytesIO(data)) as image:
+            return self._save(image, self.format or image.format)
+
+    def _is_object(self, source: Any) -> bool:
+        return isinstance(source, np.ndarray) or (hasattr(source, "mode") and hasattr(source, "tobytes"))
+
+    def _encode(self, source: Any) -> bytes:
+        made = _pillow().fromarray(source) if isinstance(source, np.ndarray) else source
+        return self._save(made, self.format or ("PNG" if self.quality is None else "JPEG"))
+
+    def _save(self, image: Any, format: str) -> bytes:
+        out = io.BytesIO()
+        options = {} if self.quality is None else {"quality": self.quality}
+        image.save(out, format=format, **options)
+        return out.getvalue()
+
+
+class Tiff(Encoded):
+    """A TIFF file: as it is, or an array that tifffile encodes.
+
+    Args:
+        source: a path, the bytes of a file, or an array.
+
+    Raises:
+        TypeError: if it is nothing of these.
+
+    Example:
+        >>> headrace.Tiff(np.eye(2)).decode()
+        array([[1., 0.],
+               [0., 1.]])
+    """
+
+    __slots__ = ()
+
+    takes = "a path, bytes or an array"
+
+    def decode(self) -> Any:
+        """The array, by tifffile.
+
+        Raises:
+            ImportError: if that is not installed.
+
+        Example:
+            >>> headrace.Tiff(np.zeros((2, 3), np.uint16)).decode().shape
+            (2, 3)
+        """
+        return _tifffile().imread(io.BytesIO(self.encoded()))
+
+    def _is_object(self, source: Any) -> bool:
+        return is_array(source)
+
+    def _encode(self, source: Any) -> bytes:
+        out = io.BytesIO()
+        _tifffile().imwrite(out, as_array(source))
+        return out.getvalue()
+
+
+def _pillow() -> Any:
+    return package("PIL.Image", "pillow", "images are encoded")
+
+
+def _tifffile() -> Any:
+    return package("tifffile", "tifffile", "TIFF is encoded and decoded")
