@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -194,3 +196,54 @@ class Reversed:
 
 def sound(number: int) -> dict[str, Any]:
     return {"sound": headrace.Audio(np.array([number], np.int16), sampling_rate=8000), "number": number}
+
+
+# What they compare with, and programs that are killed
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All files below a folder, hidden ones too."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def ours(folder: Path) -> list[Any]:
+    data = headrace.open(folder)
+    return [plain(data[number]) for number in range(len(data))]
+
+
+def plain(sample: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in sample.items()}
+
+
+def wanted(count: int) -> list[Any]:
+    return [plain(sample) for sample in expected(count)]
+
+
+def by_number(samples: list[Any]) -> list[Any]:
+    return sorted(samples, key=lambda sample: sample["number"])
+
+
+def environment() -> dict[str, str]:
+    """For programs that use what is tested here, and the functions of these tests."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import headrace, prepare_functions
+if __name__ == "__main__":
+    folder, format, ordered, workers = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "1", int(sys.argv[4])
+    headrace.optimize(
+        prepare_functions.Logged(folder / "log", 0.01), range(90), folder / "data", format=format, chunk_size=7,
+        num_workers=workers, keep_data_ordered=ordered, progress=False, verbose=False,
+    )
+"""
+
+
+def started(folder: Path, format: str, *, ordered: bool, workers: int) -> "subprocess.Popen[bytes]":
+    folder.mkdir(exist_ok=True)
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, program, folder, format, str(int(ordered)), str(workers)]
+    return subprocess.Popen(command, env=environment(), start_new_session=True)

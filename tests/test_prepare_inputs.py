@@ -24,27 +24,10 @@ import headrace
 import prepare_functions as functions
 from headrace.prepare.feed import Feed, Iterated, Listed
 from headrace.prepare.progress import Done
-from prepare_functions import expected
+from prepare_functions import by_number, environment, ours, plain, wanted
 
 QUIET: dict[str, Any] = {"progress": False, "verbose": False}
 SPAWN = multiprocessing.get_context("spawn")
-
-
-def ours(folder: Path) -> list[Any]:
-    data = headrace.open(folder)
-    return [plain(data[number]) for number in range(len(data))]
-
-
-def plain(sample: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in sample.items()}
-
-
-def wanted(count: int) -> list[Any]:
-    return [plain(sample) for sample in expected(count)]
-
-
-def by_number(samples: list[Any]) -> list[Any]:
-    return sorted(samples, key=lambda sample: sample["number"])
 
 
 # The feed
@@ -422,11 +405,10 @@ if __name__ == "__main__":
 def test_a_run_over_a_queue_that_is_killed_again_and_again_goes_on(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(QUEUED)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     log = functions.Logged(tmp_path / "log", 0)
     kills = 0
     for inputs, mixed in zip(range(5, 300, 20), itertools.cycle([1, 7, 11, 89])):
-        process = subprocess.Popen([sys.executable, program, tmp_path, str(mixed)], env=environment)
+        process = subprocess.Popen([sys.executable, program, tmp_path, str(mixed)], env=environment())
         while process.poll() is None and len(log.calls()) < inputs:
             time.sleep(0.002)
         if process.poll() is not None:

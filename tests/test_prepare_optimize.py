@@ -1,8 +1,6 @@
 """`optimize`: nothing is lost or twice, whatever is killed, and the same dataset comes of any number of workers."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,35 +12,10 @@ import pytest
 
 import headrace
 import prepare_functions as functions
-from headrace.prepare import output as outputs
-from headrace.prepare import spool as spools
-from headrace.prepare.writing import litdata
-from prepare_functions import expected
+from prepare_functions import by_number, environment, files, ours, plain, started, wanted
 
 FORMATS = ("litdata", "mds", "parquet", "arrow")
 QUIET: dict[str, Any] = {"progress": False, "verbose": False}
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    """All files below a folder, hidden ones too."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def ours(folder: Path) -> list[Any]:
-    data = headrace.open(folder)
-    return [plain(data[number]) for number in range(len(data))]
-
-
-def plain(sample: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in sample.items()}
-
-
-def wanted(count: int) -> list[Any]:
-    return [plain(sample) for sample in expected(count)]
-
-
-def by_number(samples: list[Any]) -> list[Any]:
-    return sorted(samples, key=lambda sample: sample["number"])
 
 
 # What comes out
@@ -116,152 +89,6 @@ def test_nothing_is_left_but_the_dataset(tmp_path: Path) -> None:
     headrace.optimize(functions.sample, range(3), tmp_path / "data", num_workers=1, **QUIET)
     assert sorted(files(tmp_path / "data")) == ["chunk-0-0.bin", "index.json"]
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["chunk-0-0.bin", "index.json"]
-
-
-# Kills
-
-PROGRAM = """
-import sys
-from pathlib import Path
-import headrace, prepare_functions
-if __name__ == "__main__":
-    folder, format, ordered, workers = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "1", int(sys.argv[4])
-    headrace.optimize(
-        prepare_functions.Logged(folder / "log", 0.01), range(90), folder / "data", format=format, chunk_size=7,
-        num_workers=workers, keep_data_ordered=ordered, progress=False, verbose=False,
-    )
-"""
-
-
-def started(folder: Path, format: str, *, ordered: bool, workers: int) -> "subprocess.Popen[bytes]":
-    folder.mkdir(exist_ok=True)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    program = folder / "program.py"
-    program.write_text(PROGRAM)
-    command = [sys.executable, program, folder, format, str(int(ordered)), str(workers)]
-    return subprocess.Popen(command, env=environment, start_new_session=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("format,ordered,workers", [
-    ("litdata", True, 2), ("mds", True, 1), ("arrow", True, 0), ("parquet", False, 2),
-])  # fmt: skip
-def test_a_run_that_is_killed_again_and_again_goes_on(tmp_path: Path, format: str, ordered: bool, workers: int) -> None:
-    folder = tmp_path / "killed"
-    log = functions.Logged(folder / "log", 0)
-    kills = 0
-    for inputs in range(5, 300, 20):
-        process = started(folder, format, ordered=ordered, workers=workers)
-        while process.poll() is None and len(log.calls()) < inputs:
-            time.sleep(0.002)
-        if process.poll() is not None:
-            break
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        kills += 1
-        assert not (folder / "data" / "index.json").exists()
-        assert [path for path in files(folder / "data") if not path.startswith(".headrace")] == []
-    assert process.wait() == 0
-    assert kills >= 3
-    calls = log.calls()
-    assert set(calls) == set(range(90))
-    # What was done in the last moment before a kill is done again, nothing else.
-    assert len(calls) - 90 <= kills * 16
-    found = ours(folder / "data")
-    assert (found if ordered else by_number(found)) == (wanted(90) if ordered else by_number(wanted(90)))
-    if ordered:
-        headrace.optimize(
-            functions.several, range(90), tmp_path / "whole", format=format, chunk_size=7, num_workers=0,
-            keep_data_ordered=True, **QUIET,
-        )  # fmt: skip
-        assert files(folder / "data") == files(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-def test_a_killed_worker_is_replaced_and_nothing_is_lost(tmp_path: Path, ordered: bool) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    fn = functions.KilledOnce(marks, {0, 17, 18, 59})
-    headrace.optimize(fn, range(60), tmp_path / "data", num_workers=2, keep_data_ordered=ordered, **QUIET)
-    assert len(list(marks.iterdir())) == 4
-    found = ours(tmp_path / "data")
-    assert (found if ordered else by_number(found)) == (wanted(60) if ordered else by_number(wanted(60)))
-
-
-def test_an_input_that_kills_its_process_each_time_is_named(tmp_path: Path) -> None:
-    fn = functions.KilledOnce(tmp_path, {7}, always=True)
-    with pytest.raises(RuntimeError, match=r"input 7 was begun 2 times.*SIGKILL\n.*memory"):
-        headrace.optimize(fn, range(20), tmp_path / "data", num_workers=1, keep_data_ordered=True, **QUIET)
-    fn.at = set()
-    headrace.optimize(fn, range(20), tmp_path / "data", num_workers=1, keep_data_ordered=True, **QUIET)
-    assert ours(tmp_path / "data") == wanted(20)
-
-
-class Stop(BaseException):
-    """The process ends here."""
-
-
-def test_a_run_that_ends_at_any_write_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ends a run at each call that changes the folder, as a kill between two of them would."""
-    headrace.optimize(
-        functions.several, range(24), tmp_path / "whole", chunk_size=5, num_workers=0, keep_data_ordered=True, **QUIET
-    )
-    places = [
-        (outputs.Output, "note"),
-        (outputs.Output, "replace"),
-        (outputs.Path, "rename"),
-        (outputs.Path, "unlink"),
-        (spools.Spool, "append"),
-        (litdata.LitDataLayout, "write"),
-    ]
-    ends = 0
-    for before in (True, False):
-        for at in range(200):
-            folder = tmp_path / f"{before}-{at}"
-            with monkeypatch.context() as patch:
-                counts = _Countdown(at)
-                for owner, name in places:
-                    patch.setattr(owner, name, _ending(getattr(owner, name), before=before, counts=counts))
-                try:
-                    headrace.optimize(
-                        functions.several, range(24), folder, chunk_size=5, num_workers=0, keep_data_ordered=True,
-                        **QUIET,
-                    )  # fmt: skip
-                    break
-                except Stop:
-                    ends += 1
-            visible = {name: data for name, data in files(folder).items() if not name.startswith(".headrace")}
-            if visible == files(tmp_path / "whole") and not (folder / ".headrace" / "journal.jsonl").exists():
-                # Nothing but tidying up was left.
-                continue
-            headrace.optimize(
-                functions.several, range(24), folder, chunk_size=5, num_workers=0, keep_data_ordered=True, **QUIET
-            )
-            assert files(folder) == files(tmp_path / "whole"), (before, at)
-        else:
-            pytest.fail("the run never came to its end")
-    assert ends > 40
-
-
-class _Countdown:
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-    def __call__(self) -> bool:
-        self.left -= 1
-        return self.left < 0
-
-
-def _ending(call: Any, *, before: bool, counts: _Countdown) -> Any:
-    def ending(*arguments: Any, **options: Any) -> Any:
-        if before and counts():
-            raise Stop
-        result = call(*arguments, **options)
-        if not before and counts():
-            raise Stop
-        return result
-
-    return ending
 
 
 # One writer
@@ -425,44 +252,6 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
         headrace.optimize(functions.sample, range(3), tmp_path / "file" / "data", num_workers=0, **QUIET)
 
 
-FULL = """
-import resource, signal, sys
-import headrace, prepare_functions
-if __name__ == "__main__":
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    if sys.argv[2] != "0":
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-    try:
-        headrace.optimize(
-            prepare_functions.huge, range(3), sys.argv[1], chunk_bytes="2MiB", num_workers=0, keep_data_ordered=True,
-            progress=False, verbose=False,
-        )
-    except headrace.StoreError as error:
-        print(error)
-"""
-
-
-def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
-    program = tmp_path / "full.py"
-    program.write_text(FULL)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-
-    def run(limit: int) -> str:
-        command = [sys.executable, program, tmp_path / "data", str(limit)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    # A limit on the size of files ends writes in their middle, as a disk does.
-    for limit in (5_000_000, 9_000_000, 20_000_000):
-        assert "File too large\nhint: what was finished is kept" in run(limit)
-        assert not (tmp_path / "data" / "index.json").exists()
-    assert run(0) == ""
-    data = headrace.open(tmp_path / "data")
-    found = [(sample["input"], sample["part"]) for sample in (data[at] for at in range(len(data)))]
-    assert found == [(number, part) for number in range(3) for part in range(40)]
-
-
 @pytest.mark.parametrize(
     "how,message",
     [
@@ -500,21 +289,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
         "import sys, headrace, prepare_functions\n"
         "headrace.optimize(prepare_functions.sample, range(3), sys.argv[1], num_workers=1, progress=False)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, program, tmp_path / "data"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert 'hint: put what the script does below `if __name__ == "__main__":`' in done.stderr
-
-
-def test_an_interrupt_ends_a_run_which_then_goes_on(tmp_path: Path) -> None:
-    process = started(tmp_path / "run", "litdata", ordered=True, workers=2)
-    log = functions.Logged(tmp_path / "run" / "log", 0)
-    while len(log.calls()) < 20:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(20) not in (0, -signal.SIGKILL)
-    assert not (tmp_path / "run" / "data" / "index.json").exists()
-    assert started(tmp_path / "run", "litdata", ordered=True, workers=2).wait(60) == 0
-    assert ours(tmp_path / "run" / "data") == wanted(90)
-    assert len(log.calls()) < 90 + 16

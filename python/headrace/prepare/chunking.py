@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from .output import Output
 from .progress import Done, Meter
-from .spool import Block, Failure, Spool, StoredBlock, store_error
+from .settling import Settler
+from .spool import Block, Failure, Spool, StoredBlock
 from .writing import Entry, Layout, Options, Piece
 
 __all__ = ["Chunks"]
@@ -56,7 +57,8 @@ class Chunks:
         self._base, self._ordered, self._aligned, self._bounded, self._meter = base, ordered, aligned, bounded, meter
         self.known: Callable[[], None] | None = None
         self._schema = schema
-        self.entries: list[Entry] = []
+        self._settler = Settler(output, spool, layout)
+        self._count = 0
         self.failures: list[Failure] = []
         self._pieces: list[Piece] = []
         self._samples = self._bytes = 0
@@ -66,7 +68,8 @@ class Chunks:
         self._noted_failures = 0
         self._next = (0, 0)
         self._noted: dict[str, Any] = {"schema": schema, "next": self._next, "partial": None}
-        self._begun: dict[int, int] = {}
+        # Of a block whose first samples are in a chunk already: how many are, and the input that they end in.
+        self._begun: dict[int, tuple[int, int]] = {}
         self._early: dict[tuple[int, int], StoredBlock] = {}
         self._waiting = 0
         self._changed = threading.Condition()
@@ -112,33 +115,53 @@ class Chunks:
     def finish(self) -> tuple[list[Entry], str | None]:
         """Makes the last chunk; gives all of them, and the schema."""
         assert not self._early, "a block is missing"
-        self._note(self._write() if self._pieces else None, None)
-        self.entries = self._layout.settle(self._output.chunks, self.entries, self._schema)
-        return self.entries, self._schema
+        self._settle(None)
+        entries = self._layout.settle(self._output.chunks, self._settler.finish(), self._schema)
+        return entries, self._schema
 
-    def recover(self, lines: Sequence[Any]) -> Done:
+    def close(self) -> None:
+        """Returns when nothing more is written."""
+        self._settler.close()
+
+    def recover(self, lines: Sequence[Any], below: int | None) -> Done:
         """Goes on from what a run left; gives the inputs that are done.
 
         Args:
             lines: what the journal has of chunks.
+            below: see `Spool.recover`.
         """
         done = Done()
         used: set[int] = set()
         for line in lines:
             if line["chunk"] is not None:
-                self.entries.append(line["chunk"])
+                self._settler.entries.append(line["chunk"])
             used.update(line["used"])
             done.update(line["done"], line["taken"])
             self.failures += [Failure(*parts) for parts in line["failures"]]
             self._noted = {name: line[name] for name in ("schema", "next", "partial")}
             self._schema, self._next = line["schema"], tuple(line["next"])
-            self._begun = {} if line["partial"] is None else dict([line["partial"]])
+        self._count = len(self._settler.entries)
         self._noted_failures = len(self.failures)
-        for stored in self._spool.recover(used):
+        found = self._spool.recover(used, below)
+        if (partial := self._noted["partial"]) is not None:
+            serial, row, number, samples = partial
+            if any(stored.serial == serial for stored in found):
+                self._begun = {serial: (row, number)}
+            else:
+                self._next = (number, samples)
+        for stored in found:
+            if not self._follows(stored, done):
+                self._refuse(stored)
+                continue
             done.block(stored.block)
             self._waiting += stored.nbytes
             self.accept(stored)
         return done
+
+    def _follows(self, stored: StoredBlock, done: Done) -> bool:
+        """Whether the samples before those of a block are all there: they may have been in memory, and lost."""
+        block = stored.block
+        return not block.skip or stored.serial in self._begun or done.taken.get(block.first) == block.skip
 
     # Chunks
 
@@ -153,7 +176,7 @@ class Chunks:
         if self._schema is not None and self.known is not None:
             self.known()
         # The first samples of the block that a killed run was at are in its last chunk.
-        row = self._begun.pop(stored.serial, 0)
+        row, number = self._begun.pop(stored.serial, (0, block.first))
         count = len(block.sizes)
         while row < count:
             room = self._room(stored.sizes[row:])
@@ -164,14 +187,14 @@ class Chunks:
                 row += room
             if row < count:
                 self._expect_aligned(stored.sizes[row : row + 1])
-                self._note(self._write(), (stored, row))
+                number = self._settle_within(stored, row, number)
         self._next = (block.last + 1, 0)
         if not block.done:
             skip = block.skip if len(block.counts) == 1 else 0
             self._next = (block.last, skip + block.counts[-1])
         self._used.append(stored)
         self._done.block(block)
-        self.failures += block.failures
+        self._fail(block, number)
         self._meter.add(len(block.counts) - (not block.done), count, int(block.sizes.sum()))
         with self._changed:
             self._waiting -= stored.nbytes
@@ -207,44 +230,58 @@ class Chunks:
         """What each sample counts for in `chunk_size`."""
         return self._layout.weights(sizes, self._schema)
 
-    def _write(self) -> Entry:
-        """Makes a chunk of the pieces."""
-        name = self._layout.name(self._base, len(self.entries))
-        path = self._output.chunks / name
-        aside = path.with_name(name + ".tmp")
-        try:
-            entry = self._layout.write(aside, name, self._pieces, self._schema)
-            aside.rename(path)
-        except OSError as error:
-            aside.unlink(missing_ok=True)
-            raise store_error(path, error) from None
-        self._pieces, self._samples, self._bytes = [], 0, 0
-        self.entries.append(entry)
-        return entry
+    def _settle_within(self, stored: StoredBlock, row: int, number: int) -> int:
+        """Has a chunk made that ends within a block; gives the input it ends in.
 
-    def _note(self, chunk: Entry | None, partial: tuple[StoredBlock, int] | None) -> None:
-        """Writes down which chunk there is, and what of the spool it took."""
+        Args:
+            stored: the block, which may be in memory, and lost: so it is noted how far its inputs came.
+            row: its first sample that is not in the chunk.
+            number: its first input whose failure was not noted.
+        """
+        inside, samples = _place(stored.block, row)
+        self._fail(stored.block, number, inside)
+        self._done.add(stored.block.first, inside - 1)
+        if samples:
+            self._done.taken[inside] = samples
+        self._settle([stored.serial, row, inside, samples])
+        return inside
+
+    def _settle(self, partial: list[int] | None) -> None:
+        """Has a chunk made of the pieces, if there are any, and noted what of the spool it took.
+
+        Args:
+            partial: of the block that it ends in: its number, samples that are in the chunk, the input that these end
+                in, and samples of that in chunks.
+        """
         done = self._done.clear()
-        self._noted = {
-            "schema": self._schema,
-            "next": self._next,
-            "partial": None if partial is None else [partial[0].serial, partial[1]],
+        self._noted = {"schema": self._schema, "next": self._next, "partial": partial}
+        line = {
+            **self._noted,
+            "used": [stored.serial for stored in self._used],
+            "done": done.ranges(),
+            "taken": list(done.taken.items()),
+            "failures": [dataclasses.astuple(failure) for failure in self.failures[self._noted_failures :]],
         }
-        self._output.note(
-            {
-                **self._noted,
-                "chunk": chunk,
-                "used": [stored.serial for stored in self._used],
-                "done": done.ranges(),
-                "taken": list(done.taken.items()),
-                "failures": [dataclasses.astuple(failure) for failure in self.failures[self._noted_failures :]],
-            }
-        )
+        self._settler.put(self._layout.name(self._base, self._count), self._pieces, self._schema, line, self._used)
+        self._count += bool(self._pieces)
         self._noted_failures = len(self.failures)
-        self._spool.release(self._used)
-        self._used = []
+        self._pieces, self._samples, self._bytes, self._used = [], 0, 0, []
+
+    def _fail(self, block: Block, first: int, stop: int | None = None) -> None:
+        """Takes the failures of some inputs of a block."""
+        self.failures += [
+            failure for failure in block.failures if first <= failure.input and (stop is None or failure.input < stop)
+        ]
 
     def _refuse(self, stored: StoredBlock) -> None:
-        """Writes down that a block is not to be used: its inputs are done again."""
-        nothing = {"chunk": None, "used": [stored.serial], "done": [], "taken": [], "failures": []}
-        self._output.note({**self._noted, **nothing})
+        """Has it noted that a block is not to be used: its inputs are done again."""
+        line = {"used": [stored.serial], "done": [], "taken": [], "failures": []}
+        self._settler.put("", [], None, {**self._noted, **line}, [stored])
+
+
+def _place(block: Block, row: int) -> tuple[int, int]:
+    """The input that a sample of a block is of, and how many samples of that come before it."""
+    ends = np.cumsum(block.counts)
+    at = int(np.searchsorted(ends, row, side="right"))
+    before = int(ends[at - 1]) if at else -block.skip
+    return block.first + at, row - before

@@ -265,7 +265,8 @@ class _Open:
         data = np.frombuffer(self._encoder.take(), np.uint8)
         schema = self._encoder.schema if self._sizes else None
         sizes = np.array(self._sizes, np.int64)
-        return Block(self._first, self._skip, counts, done, schema, sizes, data, self.failures)
+        seconds = time.monotonic() - self._start
+        return Block(self._first, self._skip, counts, done, schema, sizes, data, self.failures, seconds)
 
 
 def _files(first: int, counts: list[int], failures: list[Failure], size: int) -> Block:

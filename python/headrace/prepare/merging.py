@@ -12,8 +12,8 @@ from headrace.errors import DataError
 
 from . import writing
 from .arguments import Prepared, local_folder
+from .durable import store_error
 from .output import Output
-from .spool import store_error
 from .writing import Entry, Layout, Options
 
 __all__ = ["merge_datasets"]

@@ -22,9 +22,10 @@ from .arguments import (
     options_of,
 )
 from .chunking import Chunks
+from .durable import believable, boot, sync
 from .engine import run
 from .feed import Feed, Numbered
-from .inputs import Inputs, StartMethod, inputs_of, note_of
+from .inputs import Inputs, StartMethod, inputs_of
 from .job import OnError, SampleJob
 from .output import Mode, Output
 from .progress import Meter
@@ -36,7 +37,7 @@ from .writing import Entry, Layout
 
 __all__ = ["How", "begun", "make", "optimize", "write_report"]
 
-_VERSION = 1
+_VERSION = 2
 _REPORT = "skipped.jsonl"
 
 
@@ -255,7 +256,7 @@ def begun(
         lines = []
     if not lines:
         output.forget()
-        first = {"version": _VERSION, "key": json.loads(json.dumps(key)), **begin()}
+        first = {"version": _VERSION, "boot": boot(), "key": json.loads(json.dumps(key)), **begin()}
         output.note(first)
         return first, []
     found = lines[0]
@@ -311,11 +312,20 @@ def _run(
         failures = [Failure(*parts) for parts in whole["failures"]]
     else:
         whole, failures = _make(job, work, output, spool, layout, first, lines, how)
-        output.note(whole)
+        output.note(whole, sync=True)
     entries: list[Entry] = whole["whole"]
     output.publish(layout, entries, layout.index([*first["there"], *entries], whole["schema"]), first["gone"])
     write_report(output, failures)
     return entries, failures
+
+
+def _believed(output: Output, lines: Sequence[Any]) -> tuple[Sequence[Any], int | None]:
+    """The lines of the journal that hold, and which blocks do: all, unless the machine was started anew since."""
+    now = boot()
+    kept, below = believable(lines, now)
+    if below is not None:
+        output.rewrite([*kept, {"boot": now}])
+    return kept[1:], below
 
 
 def _make(
@@ -341,7 +351,8 @@ def _make(
         schema=first["schema"],
         meter=meter,
     )
-    done = chunks.recover([line for line in lines if not note_of(line)])
+    lines, below = _believed(output, [first, *lines])
+    done = chunks.recover([line for line in lines if "used" in line], below)
     # Where the first sample decides what all are like, it has to be the first by the order of inputs.
     alone = how.ordered and chunks.schema is None and layout.index_name == "index.json"
     feed = Feed(work.source(done, limit=how.limit, lines=lines, output=output), alone=alone)
@@ -349,6 +360,10 @@ def _make(
     meter.begin(feed.total, done.count())
     try:
         run(job, feed, chunks, how.engine, how.on_error)
+    except BaseException:
+        # What it has goes to the spool, but for what is in the chunks that it still writes.
+        chunks.close()
+        raise
     finally:
         meter.close()
     entries, schema = chunks.finish()
@@ -360,5 +375,8 @@ def _make(
             f"{output.folder}: expected at least one sample, found none in {done.count() + feed.given:,} inputs"
             + (f", of which {len(failures):,} were skipped" if failures else "")
         )
+    for entry in entries:
+        # Those that were brought to the schema are others than it wrote.
+        sync(output.chunks / entry["name"])
     whole = {"whole": entries, "schema": schema, "failures": [dataclasses.astuple(failure) for failure in failures]}
     return whole, failures

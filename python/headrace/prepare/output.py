@@ -13,13 +13,13 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from headrace.errors import DataError, StoreError
 
-from .spool import store_error
+from .durable import store_error, sync
 from .writing import Entry, Existing, Layout
 
 __all__ = ["Mode", "Output"]
@@ -68,10 +68,18 @@ class Output:
         end = data.rfind(b"\n") + 1
         if end < len(data):
             os.truncate(path, end)
-        return [json.loads(line) for line in data[:end].splitlines()]
+        return list(_parsed(data[:end]))
 
-    def note(self, line: Any) -> None:
+    def rewrite(self, lines: Sequence[Any]) -> None:
+        """Leaves only some of its lines."""
+        self.replace(self.work / _JOURNAL, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+
+    def note(self, line: Any, *, sync: bool = False) -> None:
         """Adds a line. Threads may do so at the same time.
+
+        Args:
+            line: as JSON has it.
+            sync: whether it, and all before it, are to outlive a power cut.
 
         Raises:
             StoreError: if it cannot be written.
@@ -86,6 +94,8 @@ class Output:
                 if os.write(self._journal, data) != len(data):
                     os.ftruncate(self._journal, start)
                     raise OSError(28, os.strerror(28))
+                if sync:
+                    os.fsync(self._journal)
             except OSError as error:
                 raise store_error(path, error) from None
 
@@ -174,20 +184,27 @@ class Output:
             for other in (_INDEX, _MANIFEST):
                 if gone and other != layout.index_name:
                     (self.folder / other).unlink(missing_ok=True)
+            sync(self.folder)
             self.replace(target, index)
+            sync(target.parent)
             for name in gone:
                 (self.folder / name).unlink(missing_ok=True)
         except OSError as error:
             raise store_error(self.folder, error) from None
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Writes a file so that it is there whole or not at all."""
+        """Writes a file so that it is there whole or not at all.
+
+        Raises:
+            StoreError: if it cannot be written.
+        """
         aside = self.work / (path.name + ".tmp")
-        with aside.open("wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        aside.replace(path)
+        try:
+            aside.write_bytes(data)
+            sync(aside)
+            aside.replace(path)
+        except OSError as error:
+            raise store_error(path, error) from None
 
     def close(self, *, finished: bool) -> None:
         """Gives up the folder; after a finished run nothing is left but the dataset."""
@@ -268,6 +285,15 @@ class Output:
                 f"{self.folder}: expected only files that headrace wrote, found {', '.join(strangers[:3])}, "
                 "which would be part of the dataset\nhint: move them, or choose another folder"
             )
+
+
+def _parsed(data: bytes) -> Iterator[Any]:
+    """The lines of a journal, up to one that a power cut damaged."""
+    for line in data.splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            return
 
 
 def _names(index: dict[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from headrace.errors import DataError, StoreError
 from headrace.formats.records.store import is_records
 
-from .spool import store_error
+from .durable import store_error
 
 __all__ = ["INDEX", "OpenShard", "files_of", "lock", "read_index", "unlock", "write_index"]
 

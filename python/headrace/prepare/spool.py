@@ -1,9 +1,12 @@
 """Where encoded samples wait for their chunk: files that outlive the process, so that no finished input is done again.
 
+What took next to no time to make waits in memory: to write it twice would cost more than to make it again after a kill.
+
 A file of the spool is records one after another: ``head | what is known of the block, as JSON | sizes | samples``. A
 record that was cut short, by a kill or a full disk, is the last one, and counts for nothing.
 """
 
+import contextlib
 import json
 import os
 import struct
@@ -20,13 +23,21 @@ import numpy.typing as npt
 from headrace.encryption import Encryption
 from headrace.errors import DataError, StoreError
 
-__all__ = ["Block", "Failure", "Segment", "Spool", "StoredBlock", "store_error"]
+from .durable import store_error
+
+__all__ = ["Block", "Failure", "Segment", "Spool", "StoredBlock"]
 
 _HEAD = struct.Struct("<IIQQ")
 """Checksum of what follows, then bytes of the JSON, of the sizes, and of the samples."""
 _SEGMENT_BYTES = 64 << 20
 """A file of the spool is removed when all of its blocks are in chunks: small ones go sooner."""
 _NAME = "blocks-{:08}"
+_HELD_BYTES = 128 << 20
+"""Bytes of blocks that wait in memory, at most: two chunks of the usual size."""
+_HELD_SECONDS = 3.0
+"""Work in them, of all processes together, at most: what a kill costs."""
+_HELD_RATE = 16 << 20
+"""Bytes that were made in a second, at least: writing them is about as fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,8 @@ class Block:
     data: Any
     """The bytes of all samples."""
     failures: list[Failure] = field(default_factory=list[Failure])
+    seconds: float = 1e9
+    """How long it took to make it; by default so long that it is not to be made again."""
 
     @property
     def last(self) -> int:
@@ -78,42 +91,50 @@ class Segment:
     """Blocks that are not yet in chunks."""
     closed: bool = False
     """Whether nothing will be added."""
+    synced: int = 0
+    """Bytes that outlive a power cut."""
 
 
 class StoredBlock:
-    """A block in the spool, without its samples. A `Stored` of the formats."""
+    """A block that waits, in a file or in memory. A `Stored` of the formats."""
 
-    __slots__ = ("_at", "_key", "_segment", "block", "nbytes", "serial", "sizes")
+    __slots__ = ("at", "block", "key", "nbytes", "segment", "serial", "sizes", "stored")
 
-    def __init__(
-        self, serial: int, block: Block, segment: Segment, at: int, nbytes: int, key: Encryption | None
-    ) -> None:
+    def __init__(self, serial: int, block: Block, nbytes: int) -> None:
         self.serial = serial
         self.block = block
         self.sizes = block.sizes
         self.nbytes = nbytes
-        self._segment = segment
-        self._at = at
-        self._key = key
+        self.segment: Segment | None = None
+        """The file that it is in; until then its samples are in memory."""
+        self.at = self.stored = 0
+        """Where its samples begin there, and their bytes."""
+        self.key: Encryption | None = None
+        """What they are encrypted with there."""
 
-    @property
-    def segment(self) -> Segment:
-        """The file that it is in."""
-        return self._segment
+    def put(self, segment: Segment, at: int, stored: int, key: Encryption | None) -> None:
+        """Says where in a file it is."""
+        self.segment, self.at, self.stored, self.key = segment, at, stored, key
+        # Whoever reads it now has what it needs: this is the last thing to change.
+        self.block.data = None
 
     def read(self, start: int, stop: int) -> memoryview:
         """A range of its samples' bytes."""
-        if self._key is not None:
-            return memoryview(self._key.decrypt(bytes(self._stored(0, self.nbytes))))[start:stop]
+        held = self.block.data
+        if held is not None:
+            return memoryview(held).cast("B")[start:stop]
+        if self.key is not None:
+            return memoryview(self.key.decrypt(bytes(self._stored(0, self.stored))))[start:stop]
         return self._stored(start, stop)
 
     def _stored(self, start: int, stop: int) -> memoryview:
+        assert self.segment is not None
         data = bytearray(stop - start)
         view, at = memoryview(data), 0
         while at < len(data):
-            got = os.preadv(self._segment.fd, [view[at:]], self._at + start + at)
+            got = os.preadv(self.segment.fd, [view[at:]], self.at + start + at)
             if not got:
-                raise DataError(f"{self._segment.path} was cut short while it was in use")
+                raise DataError(f"{self.segment.path} was cut short while it was in use")
             at += got
         return view
 
@@ -132,6 +153,7 @@ class Spool:
         self._lock = threading.Lock()
         self._segment: Segment | None = None
         self._segments: list[Segment] = []
+        self._held: dict[int, StoredBlock] = {}
         self._serial = 0
         self._number = 0
 
@@ -141,7 +163,64 @@ class Spool:
         Raises:
             StoreError: if it cannot be written; nothing of it is then there.
         """
+        with self._lock:
+            stored = StoredBlock(self._serial, block, memoryview(block.data).nbytes)
+            self._serial += 1
+            if self._may_hold(stored):
+                self._held[stored.serial] = stored
+                return stored
+        data = self._sealed(block)
+        with self._lock:
+            self._save(stored, data)
+        return stored
+
+    def save(self) -> None:
+        """Writes what is in memory.
+
+        Raises:
+            StoreError: if that cannot be done.
+        """
+        with self._lock:
+            while self._held:
+                stored = next(iter(self._held.values()))
+                self._save(stored, self._sealed(stored.block))
+
+    def sync(self) -> int:
+        """Returns when the blocks in its files are on the disk; gives a number that none of those has or exceeds.
+
+        Raises:
+            StoreError: if that cannot be done.
+        """
+        with self._lock:
+            serial = self._serial
+            # Others may be closed meanwhile.
+            open = [(part, os.dup(part.fd), part.size) for part in self._segments if part.synced < part.size]
+        for segment, fd, size in open:
+            try:
+                os.fsync(fd)
+            except OSError as error:
+                raise store_error(segment.path, error) from None
+            finally:
+                os.close(fd)
+            segment.synced = size
+        return serial
+
+    def _may_hold(self, stored: StoredBlock) -> bool:
+        block = stored.block
+        size = stored.nbytes + sum(other.nbytes for other in self._held.values())
+        seconds = block.seconds + sum(other.block.seconds for other in self._held.values())
+        return stored.nbytes >= _HELD_RATE * block.seconds and size <= _HELD_BYTES and seconds <= _HELD_SECONDS
+
+    def _sealed(self, block: Block) -> memoryview:
+        """The bytes of its samples, as they are in a file."""
+        data = memoryview(block.data).cast("B")
+        return data if self._key is None else memoryview(self._key.encrypt(bytes(data)))
+
+    def _save(self, stored: StoredBlock, data: memoryview) -> None:
+        """Writes a block to a file."""
+        block = stored.block
         about = {
+            "serial": stored.serial,
             "first": block.first,
             "skip": block.skip,
             "counts": block.counts,
@@ -149,44 +228,42 @@ class Spool:
             "schema": block.schema,
             "failures": [[f.input, f.value, f.error, f.samples] for f in block.failures],
         }
-        data = memoryview(block.data).cast("B")
-        if self._key is not None:
-            data = memoryview(self._key.encrypt(bytes(data)))
         sizes = block.sizes.astype("<i8").tobytes()
-        with self._lock:
-            serial = self._serial
-            text = json.dumps({**about, "serial": serial}).encode()
-            checksum = zlib.crc32(data, zlib.crc32(sizes, zlib.crc32(text)))
-            head = _HEAD.pack(checksum, len(text), len(sizes), len(data))
-            segment = self._writable()
-            start = segment.size
-            try:
-                at = start
-                for part in (head + text + sizes, data):
-                    at = _write(segment.fd, part, at)
-            except OSError as error:
-                os.ftruncate(segment.fd, start)
-                raise store_error(segment.path, error) from None
-            segment.size = at
-            segment.blocks += 1
-            self._serial = serial + 1
-        block.data = None
-        return StoredBlock(serial, block, segment, at - len(data), len(data), self._key)
+        text = json.dumps(about).encode()
+        checksum = zlib.crc32(data, zlib.crc32(sizes, zlib.crc32(text)))
+        head = _HEAD.pack(checksum, len(text), len(sizes), len(data))
+        segment = self._writable()
+        start = segment.size
+        try:
+            at = start
+            for part in (head + text + sizes, data):
+                at = _write(segment.fd, part, at)
+        except OSError as error:
+            os.ftruncate(segment.fd, start)
+            raise store_error(segment.path, error) from None
+        segment.size = at
+        segment.blocks += 1
+        stored.put(segment, at - len(data), len(data), self._key)
+        self._held.pop(stored.serial, None)
 
     def release(self, blocks: list[StoredBlock]) -> None:
         """Says that blocks are in chunks which will not be made again; files without any other are removed."""
         with self._lock:
             for stored in blocks:
+                self._held.pop(stored.serial, None)
                 segment = stored.segment
+                if segment is None:
+                    continue
                 segment.blocks -= 1
                 if not segment.blocks and segment.closed:
                     self._remove(segment)
 
-    def recover(self, used: set[int]) -> list[StoredBlock]:
+    def recover(self, used: set[int], below: int | None) -> list[StoredBlock]:
         """The blocks that a run left here, but those in chunks, in the order in which they came.
 
         Args:
             used: numbers of the blocks that are in chunks.
+            below: a number that those which outlived a power cut are below of; None if there was none.
         """
         found: list[StoredBlock] = []
         for path in sorted(self._folder.glob("blocks-*")):
@@ -195,7 +272,7 @@ class Spool:
             self._segments.append(segment)
             for stored in _records(segment, self._key):
                 self._serial = max(self._serial, stored.serial + 1)
-                if stored.serial not in used:
+                if stored.serial not in used and (below is None or stored.serial < below):
                     segment.blocks += 1
                     found.append(stored)
             if not segment.blocks:
@@ -204,7 +281,9 @@ class Spool:
         return sorted(found, key=lambda stored: stored.serial)
 
     def close(self) -> None:
-        """Closes its files, which stay."""
+        """Closes its files, which stay, with what was in memory if there is room for it."""
+        with contextlib.suppress(StoreError):
+            self.save()
         with self._lock:
             for segment in self._segments:
                 os.close(segment.fd)
@@ -234,14 +313,6 @@ class Spool:
         self._segments.remove(segment)
 
 
-def store_error(path: Path, error: OSError) -> StoreError:
-    """The error for a file that could not be written, which says what becomes of what was."""
-    return StoreError(
-        f"{path}: {error.strerror or error}\n"
-        "hint: what was finished is kept; the same call goes on from there once the cause is gone"
-    )
-
-
 def _write(fd: int, part: bytes | memoryview, at: int) -> int:
     view = memoryview(part)
     while view:
@@ -259,7 +330,8 @@ def _records(segment: Segment, key: Encryption | None) -> Iterator[StoredBlock]:
         checksum, text, sizes, data = _HEAD.unpack(os.pread(segment.fd, _HEAD.size, at))
         start = at + _HEAD.size
         stop = start + text + sizes + data
-        if stop > end or _checksum(segment.fd, start, stop) != checksum:
+        # What a power cut left as zeros would have the right checksum, of nothing.
+        if not text or stop > end or _checksum(segment.fd, start, stop) != checksum:
             break
         about: dict[str, Any] = json.loads(os.pread(segment.fd, text, start))
         block = Block(
@@ -272,7 +344,9 @@ def _records(segment: Segment, key: Encryption | None) -> Iterator[StoredBlock]:
             data=None,
             failures=[Failure(*parts) for parts in about["failures"]],
         )
-        yield StoredBlock(about["serial"], block, segment, stop - data, data, key)
+        stored = StoredBlock(about["serial"], block, data)
+        stored.put(segment, stop - data, data, key)
+        yield stored
         at = segment.size = stop
     os.ftruncate(segment.fd, segment.size)
 
