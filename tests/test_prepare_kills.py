@@ -28,7 +28,7 @@ QUIET: dict[str, Any] = {"progress": False, "verbose": False}
 @pytest.mark.parametrize("format,ordered,workers", [
     ("litdata", True, 2), ("mds", True, 1), ("arrow", True, 0), ("parquet", False, 2),
 ])  # fmt: skip
-def test_a_run_that_is_killed_again_and_again_goes_on(tmp_path: Path, format: str, ordered: bool, workers: int) -> None:
+def test_a_run_that_is_killed_again_and_again_goes_on(tmp_path: Path, format: Any, ordered: bool, workers: int) -> None:
     folder = tmp_path / "killed"
     log = functions.Logged(folder / "log", 0)
     kills = 0
