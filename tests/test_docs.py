@@ -54,7 +54,8 @@ def names(tmp_path: Path) -> dict[str, Any]:
 
 
 MODULES = [
-    *("batch", "dataset", "encryption", "loader", "opening", "records", "state", "store", "torch"),
+    *("batch", "dataset", "encryption", "loader", "opening", "jax", "records", "state", "store"),
+    *("torch.dataset", "torch.loader"),
     *("samples.batch", "samples.dataset", "samples.expression", "samples.source"),
     *(
         "prepare.arguments",

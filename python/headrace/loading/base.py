@@ -2,16 +2,29 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from headrace import _disk_cache
 
-__all__ = ["END", "Driver", "EpochDriver"]
+__all__ = ["END", "Driver", "EpochDriver", "Mark"]
 
 END: Any = object()
 """Stands for the batch after the last one: any other value, None included, may be a batch."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a driver stood. Made for each batch, so it costs little: the state is built when it is asked for."""
+
+    step: int
+    position: int
+    epoch: int
+    state: Callable[[], dict[str, Any]]
+    where: Any
+    """For the driver that made it."""
 
 
 class Driver(ABC):
@@ -66,6 +79,14 @@ class Driver(ABC):
     @abstractmethod
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
         """Goes on from a state; on an error everything is as it was."""
+
+    @abstractmethod
+    def mark(self) -> Mark:
+        """Where it stands, after the last batch that was given."""
+
+    @abstractmethod
+    def go_back(self, mark: Mark) -> None:
+        """Stands where it stood at a mark, as if nothing had been given since. No batch may be on its way."""
 
     @abstractmethod
     def stats(self) -> dict[str, Any]:

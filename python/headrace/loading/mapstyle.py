@@ -15,7 +15,7 @@ from headrace.errors import StateMismatch
 from headrace.state import ORDER, SCHEMA, check_state
 
 from .arguments import Arguments
-from .base import END, Driver
+from .base import END, Driver, Mark
 from .choose import Choice, choose
 from .fetch import Fetcher
 from .map_arguments import MapArguments, resolve
@@ -205,7 +205,19 @@ class MapDriver(Driver):
 
     def state(self) -> dict[str, Any]:
         """See `Driver.state`."""
+        return self._state(self._here())
+
+    def mark(self) -> Mark:
+        """See `Driver.mark`."""
         at = self._here()
+        return Mark(at.step, at.position, at.epoch, lambda: self._state(at), self._at)
+
+    def go_back(self, mark: Mark) -> None:
+        """See `Driver.go_back`; the next iterator is for the next epoch."""
+        self._next_iteration()
+        self._at = mark.where
+
+    def _state(self, at: _At) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
             "order": ORDER,

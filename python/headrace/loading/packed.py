@@ -125,9 +125,7 @@ class PackedDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
 
     # Telling
 
-    def state(self) -> dict[str, Any]:
-        """See `Driver.state`."""
-        run, position = self.here()
+    def _state_of(self, run: runs.Run, position: runs.Position) -> dict[str, Any]:
         runs.keep_file_table(self.dataset, run)
         return run.state(position)
 

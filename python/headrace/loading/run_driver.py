@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from headrace._ranks import resolve_rank
 
 from .arguments import Arguments
-from .base import EpochDriver
+from .base import EpochDriver, Mark
 from .run_arguments import RunArguments
 from .schedule import Skipped
 
@@ -46,6 +46,10 @@ class AnyRun(Protocol[_At]):
 
     def at(self, position: _At, step: int) -> _At:
         """Another step of the run, all else equal."""
+        ...
+
+    def state(self, position: _At) -> dict[str, Any]:
+        """The state at a position, as plain JSON types."""
         ...
 
 
@@ -130,7 +134,23 @@ class RunDriver(EpochDriver, Generic[_Given, _Run, _Position]):
         with self.exclusive():
             return self._next(epoch)
 
+    def mark(self) -> Mark:
+        """See `Driver.mark`."""
+        run, position = self.here()
+        return Mark(self.step, self.position, self.epoch, lambda: self._state_of(run, position), (run, position))
+
+    def state(self) -> dict[str, Any]:
+        """See `Driver.state`."""
+        return self._state_of(*self.here())
+
+    def _state_of(self, run: _Run, position: _Position) -> dict[str, Any]:
+        return run.state(position)
+
     # Going elsewhere
+
+    def go_back(self, mark: Mark) -> None:
+        """See `Driver.go_back`; iterators go on from there."""
+        self._change(*mark.where)
 
     def skip(self, steps: range) -> None:
         """See `Driver.skip`."""

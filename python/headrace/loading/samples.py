@@ -141,11 +141,6 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
 
     # Telling
 
-    def state(self) -> dict[str, Any]:
-        """See `Driver.state`."""
-        run, position = self.here()
-        return run.state(position)
-
     def sources(self, step: int, rank: int | None) -> list[Any]:
         """See `Driver.sources`."""
         run, position = self.here()

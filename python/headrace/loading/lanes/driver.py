@@ -172,11 +172,6 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
 
     # Telling
 
-    def state(self) -> dict[str, Any]:
-        """See `Driver.state`."""
-        run, position = self.here()
-        return run.state(position)
-
     def sources(self, step: int, rank: int | None) -> list[Any]:
         """See `Driver.sources`."""
         del rank

@@ -1,15 +1,15 @@
-"""headrace for PyTorch: batches as tensors, over the same memory."""
+"""A `headrace.DataLoader` in the form that PyTorch's own DataLoader takes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, SupportsIndex, cast
+from typing import Any, Literal, SupportsIndex
 
-import numpy as np
-import torch
 from torch.utils.data import IterableDataset as _TorchIterableDataset
 from torch.utils.data import get_worker_info
 
-from .loader import DataLoader
-from .loading.arguments import UNSET
+from headrace.loader import DataLoader
+from headrace.loading.arguments import UNSET
+
+from .tensors import tensors_of
 
 __all__ = ["IterableDataset"]
 
@@ -82,7 +82,7 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
         if get_worker_info() is not None:
             raise RuntimeError(_NO_WORKERS)
         for batch in self.loader:
-            yield _tensors(batch)
+            yield tensors_of(batch)
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -98,15 +98,3 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True) -> None:
         """Goes on where a state was saved, see `headrace.DataLoader.load_state_dict`."""
         self.loader.load_state_dict(state, strict=strict)
-
-
-def _tensors(batch: Any) -> Any:
-    """A batch with its arrays as tensors over the same memory; dicts, lists and tuples are kept."""
-    if isinstance(batch, np.ndarray):
-        array: Any = cast("Any", batch)
-        return torch.from_numpy(array) if array.dtype.kind in "biuf" else array  # pyright: ignore[reportUnknownMemberType]
-    if isinstance(batch, Mapping):
-        return {name: _tensors(value) for name, value in cast("Mapping[str, Any]", batch).items()}
-    if type(batch) in (list, tuple):
-        return type(batch)(_tensors(value) for value in cast("list[Any]", batch))
-    return batch
