@@ -156,6 +156,26 @@ def test_append_needs_the_key_that_is_there(tmp_path: Path) -> None:
         headrace.merge_datasets([tmp_path / "sample", tmp_path / "sample"], tmp_path / "both")
 
 
+class Counting(functions.Reversed):
+    """Counts what it opens."""
+
+    level = "chunk"
+    opened = 0
+
+    def decrypt(self, data: bytes) -> bytes:
+        self.opened += 1
+        return super().decrypt(data)
+
+
+def test_small_chunks_do_not_open_what_waits_for_each_of_them(tmp_path: Path) -> None:
+    key = Counting()
+    made = write(tmp_path / "data", [{"number": number} for number in range(500)], encryption=key, chunk_size=1)
+    assert made.chunks == 500
+    # The key is tried twice before anything is written.
+    assert 2 < key.opened < 50
+    assert ours(tmp_path / "data", decryption=key) == [{"number": number} for number in range(500)]
+
+
 PROGRAM = """
 import sys
 from pathlib import Path

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 import headrace
@@ -223,6 +225,39 @@ def test_graphs_of_arrays_need_no_torch(tmp_path: Path) -> None:
             write(tmp_path / "wrong", [{"graph": headrace.Graph(wrong)}])
 
 
+_PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+_NAMES = st.text(max_size=5) | st.integers() | st.tuples(st.text(max_size=3), st.text(max_size=3))
+_PARTS = st.recursive(
+    st.integers(0, 3).map(lambda size: np.arange(size * 2, dtype=np.int16).reshape(size, 2))
+    | _PLAIN
+    | st.lists(_PLAIN | st.lists(_PLAIN, max_size=2), max_size=3),
+    lambda inner: st.dictionaries(_NAMES, inner, max_size=3),
+)
+
+
+@given(parts=st.dictionaries(_NAMES, _PARTS, max_size=4))
+def test_any_parts_of_a_graph_come_back(parts: dict[Any, Any]) -> None:
+    data = headrace.Graph(parts).encoded()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch_geometric.data", None)
+        found = headrace.Graph(data).decode()
+    same_parts(found, parts)
+    names = [field for field in (b"_tree", b"_paths", b"_fields", b"_cls") if field in data]
+    assert len(names) == 4
+
+
+def same_parts(one: Any, two: Any) -> None:
+    assert type(one) is type(two)
+    if isinstance(one, dict):
+        assert list(one) == list(two)
+        for key in one:
+            same_parts(one[key], two[key])
+    elif isinstance(one, np.ndarray):
+        assert (one.dtype, one.shape, one.tolist()) == (two.dtype, two.shape, two.tolist())
+    else:
+        assert one == two
+
+
 # Made here
 
 
@@ -233,8 +268,8 @@ def test_sound_of_arrays_is_kept_to_the_bit(kind: str, shape: tuple[int, ...]) -
     array: Any = random.uniform(-1, 1, shape).astype(kind)
     if np.dtype(kind).kind != "f":
         array = random.integers(np.iinfo(kind).min, np.iinfo(kind).max, shape, kind, endpoint=True)
-    for given in (array, torch.from_numpy(array), array.astype(array.dtype.newbyteorder(">"))):
-        audio = headrace.Audio(given, sampling_rate=44_100)
+    for source in (array, torch.from_numpy(array), array.astype(array.dtype.newbyteorder(">"))):
+        audio = headrace.Audio(source, sampling_rate=44_100)
         with soundfile.SoundFile(io.BytesIO(audio.encoded())) as file:
             assert (file.samplerate, file.channels, file.frames) == (44_100, len(np.atleast_2d(array)), array.shape[-1])
             # soundfile has no uint8: the highest of 16 bits are those of 8, whose middle is 128.
@@ -248,12 +283,12 @@ def test_sound_of_arrays_is_kept_to_the_bit(kind: str, shape: tuple[int, ...]) -
 def test_what_packages_made_is_encoded(files: dict[str, Path]) -> None:
     image = nibabel.load(files["volume.nii"])
     affine = np.diag([3.0, 3, 3, 1])
-    for given in (
+    for source in (
         headrace.Nifti(image),
         headrace.Nifti(VOLUME),
         headrace.Nifti(torch.from_numpy(VOLUME), affine=affine),
     ):
-        np.testing.assert_array_equal(given.decode().get_fdata(), VOLUME)
+        np.testing.assert_array_equal(source.decode().get_fdata(), VOLUME)
     np.testing.assert_array_equal(headrace.Nifti(VOLUME, affine=affine).decode().affine, affine)
     np.testing.assert_array_equal(headrace.Nifti(image).decode().affine, image.affine)
     second = headrace.Nifti(gzip.compress(files["second.nii"].read_bytes())).decode()

@@ -117,7 +117,7 @@ def open(
         verify: whether MDS shards are compared with the digests in their index when they are opened.
         decode: whether Hugging Face image and audio columns are decoded; False leaves them as stored.
         tensors: what LitData's tensors become.
-        decryption: the key of encrypted LitData chunks.
+        decryption: the key of encrypted LitData, as `headrace.encryption.load_key` reads it, or litdata's own object.
         serializers: of LitData, for types of your own.
         block_size: tokens in a sample of LitData's token chunks; by default a sample is what was stored as one.
         sequence_length: of token files and stores of records: records in a sample (see `StreamDataset.sequences`).

@@ -30,7 +30,7 @@ from .job import OnError, SampleJob
 from .output import Mode, Output
 from .progress import Meter
 from .readers import Reader
-from .sealing import check_mark, mark_of, spool_key
+from .sealing import check_mark, mark_of, seal_of
 from .spool import Failure, Spool
 from .workers import Engine
 from .writing import Entry, Layout
@@ -220,7 +220,7 @@ def make(work: Inputs, folder: Path, how: How, settings: Mapping[str, Any]) -> P
     start = time.monotonic()
     output = Output(folder)
     finished = False
-    spool = Spool(output.work, spool_key(how.options.encryption))
+    spool = Spool(output.work, seal_of(how.options.encryption))
     try:
         first, lines = begun(output, key, how.resume, lambda: _beginning(output, layout, how))
         check_mark(first["mark"], how.options.encryption, folder)

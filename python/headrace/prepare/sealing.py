@@ -6,19 +6,45 @@ is encrypted with the same key meanwhile. A run that goes on has to have the key
 """
 
 import base64
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.encryption import Encryption
 from headrace.errors import StateMismatch
 
-__all__ = ["check_mark", "mark_of", "spool_key"]
+__all__ = ["Seal", "check_mark", "mark_of", "seal_of"]
 
 _WORD = b"headrace"
 
 
-def spool_key(encryption: Encryption | None) -> Encryption | None:
+class Seal:
+    """Encrypts blocks of samples, and opens them again, in any threads."""
+
+    def __init__(self, encryption: Encryption) -> None:
+        self._encryption = encryption
+        self._last = (-1, memoryview(b""))
+
+    def close(self, data: memoryview) -> memoryview:
+        """A block, encrypted."""
+        return memoryview(self._encryption.encrypt(bytes(data)))
+
+    def open(self, number: int, read: Callable[[], memoryview]) -> memoryview:
+        """A block as it was.
+
+        Args:
+            number: of the block. The last one is kept, as small chunks take it part by part.
+            read: gives what it was encrypted to.
+        """
+        last, data = self._last
+        if number != last:
+            data = memoryview(self._encryption.decrypt(bytes(read())))
+            self._last = number, data
+        return data
+
+
+def seal_of(encryption: Encryption | None) -> Seal | None:
     """What encrypts samples that wait for their chunk, if they are not encrypted themselves."""
-    return encryption if encryption is not None and encryption.level == "chunk" else None
+    return Seal(encryption) if encryption is not None and encryption.level == "chunk" else None
 
 
 def mark_of(encryption: Encryption | None) -> str | None:

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.encryption import Encryption
 from headrace.errors import DataError, StoreError
 
 from .durable import store_error
+from .sealing import Seal
 
 __all__ = ["Block", "Failure", "Segment", "Spool", "StoredBlock"]
 
@@ -98,7 +98,7 @@ class Segment:
 class StoredBlock:
     """A block that waits, in a file or in memory. A `Stored` of the formats."""
 
-    __slots__ = ("at", "block", "key", "nbytes", "segment", "serial", "sizes", "stored")
+    __slots__ = ("at", "block", "nbytes", "seal", "segment", "serial", "sizes", "stored")
 
     def __init__(self, serial: int, block: Block, nbytes: int) -> None:
         self.serial = serial
@@ -109,12 +109,12 @@ class StoredBlock:
         """The file that it is in; until then its samples are in memory."""
         self.at = self.stored = 0
         """Where its samples begin there, and their bytes."""
-        self.key: Encryption | None = None
+        self.seal: Seal | None = None
         """What they are encrypted with there."""
 
-    def put(self, segment: Segment, at: int, stored: int, key: Encryption | None) -> None:
+    def put(self, segment: Segment, at: int, stored: int, seal: Seal | None) -> None:
         """Says where in a file it is."""
-        self.segment, self.at, self.stored, self.key = segment, at, stored, key
+        self.segment, self.at, self.stored, self.seal = segment, at, stored, seal
         # Whoever reads it now has what it needs: this is the last thing to change.
         self.block.data = None
 
@@ -123,8 +123,8 @@ class StoredBlock:
         held = self.block.data
         if held is not None:
             return memoryview(held).cast("B")[start:stop]
-        if self.key is not None:
-            return memoryview(self.key.decrypt(bytes(self._stored(0, self.stored))))[start:stop]
+        if self.seal is not None:
+            return self.seal.open(self.serial, lambda: self._stored(0, self.stored))[start:stop]
         return self._stored(start, stop)
 
     def _stored(self, start: int, stop: int) -> memoryview:
@@ -144,12 +144,12 @@ class Spool:
 
     Args:
         folder: where its files are; those that are there are read by `recover`.
-        key: what encrypts samples there, if anything does.
+        seal: what encrypts samples there, if anything does.
     """
 
-    def __init__(self, folder: Path, key: Encryption | None = None) -> None:
+    def __init__(self, folder: Path, seal: Seal | None = None) -> None:
         self._folder = folder
-        self._key = key
+        self._seal = seal
         self._lock = threading.Lock()
         self._segment: Segment | None = None
         self._segments: list[Segment] = []
@@ -214,7 +214,7 @@ class Spool:
     def _sealed(self, block: Block) -> memoryview:
         """The bytes of its samples, as they are in a file."""
         data = memoryview(block.data).cast("B")
-        return data if self._key is None else memoryview(self._key.encrypt(bytes(data)))
+        return data if self._seal is None else self._seal.close(data)
 
     def _save(self, stored: StoredBlock, data: memoryview) -> None:
         """Writes a block to a file."""
@@ -243,7 +243,7 @@ class Spool:
             raise store_error(segment.path, error) from None
         segment.size = at
         segment.blocks += 1
-        stored.put(segment, at - len(data), len(data), self._key)
+        stored.put(segment, at - len(data), len(data), self._seal)
         self._held.pop(stored.serial, None)
 
     def release(self, blocks: list[StoredBlock]) -> None:
@@ -270,7 +270,7 @@ class Spool:
             self._number = int(path.name.rpartition("-")[2]) + 1
             segment = Segment(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), closed=True)
             self._segments.append(segment)
-            for stored in _records(segment, self._key):
+            for stored in _records(segment, self._seal):
                 self._serial = max(self._serial, stored.serial + 1)
                 if stored.serial not in used and (below is None or stored.serial < below):
                     segment.blocks += 1
@@ -322,7 +322,7 @@ def _write(fd: int, part: bytes | memoryview, at: int) -> int:
     return at
 
 
-def _records(segment: Segment, key: Encryption | None) -> Iterator[StoredBlock]:
+def _records(segment: Segment, seal: Seal | None) -> Iterator[StoredBlock]:
     """The whole records of a file; what follows them is cut off."""
     end = os.fstat(segment.fd).st_size
     at = 0
@@ -345,7 +345,7 @@ def _records(segment: Segment, key: Encryption | None) -> Iterator[StoredBlock]:
             failures=[Failure(*parts) for parts in about["failures"]],
         )
         stored = StoredBlock(about["serial"], block, data)
-        stored.put(segment, stop - data, data, key)
+        stored.put(segment, stop - data, data, seal)
         yield stored
         at = segment.size = stop
     os.ftruncate(segment.fd, segment.size)
