@@ -45,13 +45,15 @@ $(1)/.built: $(1)/.installed $$(RUST)
 endef
 
 # An environment over .venv: what that has in the same version (PyTorch above all) is not installed again.
-.venv-peers/.installed: .venv/.installed requirements/peers.txt
-	@$(call say,Environment .venv-peers: the packages of requirements/peers.txt)
-	@$(PYTHON) -m venv .venv-peers
-	@.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-		>$$(.venv-peers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth
-	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/peers.txt
-	@touch $@
+define overlay # name of the folder, name of the list
+$(1)/.installed: .venv/.installed requirements/$(2).txt
+	@$$(call say,Environment $(1): the packages of requirements/$(2).txt)
+	@$$(PYTHON) -m venv $(1)
+	@.venv/bin/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		>$$$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth
+	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/$(2).txt
+	@touch $$@
+endef
 
 # CPython without a GIL. PyO3 supports that from 3.14 on, and refuses 3.13, which Debian has the sources of, unless told
 # not to look: for tests that will do.
@@ -73,6 +75,8 @@ $(eval $(call environment,.venv-demo,demo))
 $(eval $(call environment,.venv-bench,bench))
 $(eval $(call environment,.venv-docs,docs))
 $(eval $(call environment,.venv-lock,lock))
+$(eval $(call overlay,.venv-peers,peers))
+$(eval $(call overlay,.venv-ray,ray))
 $(eval $(call build,.venv))
 $(eval $(call build,.venv-demo))
 $(eval $(call build,.venv-bench))
@@ -87,7 +91,7 @@ help: ## this list
 demo: .venv-demo/.built ## build, then load this machine's own text; kill it, resume on other ranks, compare
 	@.venv-demo/bin/headrace demo
 
-test: .venv/.built .venv-peers/.installed ## every test: the Rust core, then Python (PYTEST_ARGS="-k state" for some)
+test: .venv/.built .venv-peers/.installed .venv-ray/.installed ## every test: the Rust core, then Python (PYTEST_ARGS="-k state" for some)
 	@$(call say,The servers of the tests: versitygw and fake-gcs-server (Go) and azurite (npm))
 	@.venv/bin/python tests/tools/programs.py
 	@$(call say,Rust tests)
@@ -132,12 +136,12 @@ docs: .venv-docs/.installed ## build the documentation into site/
 
 lock: .venv-lock/.installed ## write the exact versions of requirements/*.txt anew
 	@$(call say,Versions)
-	@cd requirements; for list in bench dev demo docs free-threaded lock peers; do \
+	@cd requirements; for list in bench dev demo docs free-threaded lock peers ray; do \
 		../.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --upgrade \
 			--no-emit-index-url --custom-compile-command "make lock" $$list.in -o $$list.txt \
-			$$([ $$list = demo ] && echo --constraints dev.txt); echo "requirements/$$list.txt"; done
+			$$([[ $$list = demo || $$list = ray ]] && echo --constraints dev.txt); echo "requirements/$$list.txt"; done
 
 clean: ## remove everything that these commands made
-	@rm -rf .venv .venv-bench .venv-demo .venv-docs .venv-free-threaded .venv-lock .venv-peers .cache site demo-data target python/headrace/_core*.so
+	@rm -rf .venv .venv-bench .venv-demo .venv-docs .venv-free-threaded .venv-lock .venv-peers .venv-ray .cache site demo-data target python/headrace/_core*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "clean"

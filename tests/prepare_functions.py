@@ -46,6 +46,11 @@ def huge(number: int) -> Iterator[dict[str, Any]]:
         yield {"input": number, "part": part, "data": bytes([part]) * 300_000}
 
 
+def letters(text: str) -> list[int]:
+    """A tokenizer."""
+    return list(text.encode())
+
+
 class Logged:
     """Makes samples slowly, and notes which inputs it was called for."""
 

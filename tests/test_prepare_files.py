@@ -8,6 +8,7 @@ import pytest
 
 import headrace
 import prepare_functions as functions
+from headrace.prepare.output import Output
 from litdata_files import theirs
 from litdata_files import write as write_litdata
 
@@ -40,8 +41,16 @@ def test_map_refuses_two_files_of_one_name(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match=r"same.txt is there already\nhint: give each input files of its own"):
         headrace.map(functions.write_same, range(3), tmp_path / "out", num_workers=0, **QUIET)
     assert (tmp_path / "out" / "same.txt").read_text() == "0"
+    made = headrace.map(write_own_and_same, range(3), tmp_path / "some", num_workers=0, on_error="skip", **QUIET)
+    assert [failure.input for failure in made.skipped] == [1, 2]
+    assert {name for name in files(tmp_path / "some") if "_" not in name} == {"0.txt", "same.txt"}
     headrace.map(functions.write_same, range(3), tmp_path / "all", num_workers=0, mode="overwrite", **QUIET)
     assert (tmp_path / "all" / "same.txt").read_text() == "2"
+
+
+def write_own_and_same(number: int, folder: str) -> None:
+    Path(folder, f"{number}.txt").write_text("own")
+    functions.write_same(number, folder)
 
 
 class Sometimes:
@@ -71,6 +80,54 @@ def test_map_goes_on_after_an_error(tmp_path: Path) -> None:
     headrace.map(fn, range(9), tmp_path, num_workers=0, **QUIET)
     assert fn.calls == [5, 6, 7, 8]
     assert set(files(tmp_path)) == {f"{number}-{part}.txt" for number in range(9) for part in "ab"}
+
+
+class Stop(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_map_goes_on_where_it_ended_among_an_inputs_files(
+    tmp_path: Path, mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ends a run at each call that changes the folder, as a kill between two of them would."""
+    ends = 0
+    for at in range(100):
+        folder, fn, left = tmp_path / str(at), Sometimes(set()), at
+        folder.mkdir()
+        if mode == "overwrite":
+            (folder / "1-a.txt").write_text("old")
+        with monkeypatch.context() as patch:
+
+            def ending(call: Any) -> Any:
+                def ended(*arguments: Any, **options: Any) -> Any:
+                    nonlocal left
+                    left -= 1
+                    if left < 0:
+                        raise Stop
+                    return call(*arguments, **options)
+
+                return ended
+
+            for owner, name in [(Path, "rename"), (Path, "replace"), (Path, "hardlink_to"), (Output, "note")]:
+                patch.setattr(owner, name, ending(getattr(owner, name)))
+            try:
+                headrace.map(fn, range(3), folder, num_workers=0, mode=mode, **QUIET)
+                break
+            except Stop:
+                ends += 1
+        calls = fn.calls[:]
+        made = headrace.map(fn, range(3), folder, num_workers=0, mode=mode, **QUIET)
+        assert made.bytes == 6
+        # What was written whole is not written again.
+        assert len(fn.calls) <= 4
+        assert sorted({*calls, *fn.calls}) == [0, 1, 2]
+        assert {path.name: path.read_text() for path in folder.iterdir()} == {
+            f"{number}-{part}.txt": part for number in range(3) for part in "ab"
+        }
+    else:
+        pytest.fail("the run never came to its end")
+    assert ends > 10
 
 
 def test_map_skips_and_reports(tmp_path: Path) -> None:

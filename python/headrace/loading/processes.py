@@ -23,7 +23,7 @@ from .collate import registered
 from .pool import add_note
 from .wire import FAILED, MADE, Arena, decode
 
-__all__ = ["ProcessDied", "Processes", "check_main"]
+__all__ = ["ProcessDied", "Processes", "as_raised_in", "check_main"]
 
 _THREADS_EACH = 2
 """Threads of the pool for each process."""
@@ -34,6 +34,14 @@ _END_SECONDS = 5.0
 
 class ProcessDied(RuntimeError):
     """A worker process ended in the middle of its work; another one takes its place."""
+
+
+def as_raised_in(where: str, error: Exception | None, text: str) -> Exception:
+    """The exception of a worker process, as it is raised here: with its traceback there, or as that alone."""
+    if error is None:
+        return RuntimeError(f"{where}:\n{text.rstrip()}")
+    add_note(error, f"{where}:\n{text.rstrip()}")
+    return error
 
 
 def check_main() -> None:
@@ -282,8 +290,5 @@ class _Channel:
         if kind == MADE:
             return value
         where = f"in worker process {self._number} (pid {link.process.pid})"
-        if kind == FAILED:
-            error, text = value
-            add_note(error, f"{where}:\n{text.rstrip()}")
-            raise error
-        raise RuntimeError(f"{where}:\n{value.rstrip()}")
+        error, text = value if kind == FAILED else (None, value)
+        raise as_raised_in(where, error, text)

@@ -18,7 +18,7 @@ import numpy as np
 
 from .wire import FAILED, MADE, TEXT, Arena, encode
 
-__all__ = ["main", "preparing"]
+__all__ = ["begin", "main", "preparing"]
 
 preparing = False
 """Whether this is a worker whose main module is being imported: a bad moment to start more of them."""
@@ -42,7 +42,7 @@ def main(connection_fd: int, arena_fds: list[int], parent: int) -> None:
         preparing = True
         multiprocessing.spawn.prepare(preparation)
         preparing = False
-        fetch = _begin(work, number, seed)
+        fetch = begin(work, number, seed)
     except (EOFError, ConnectionError):
         return
     except Exception as error:
@@ -66,7 +66,7 @@ def main(connection_fd: int, arena_fds: list[int], parent: int) -> None:
         sys.stdout.flush()
 
 
-def _begin(work: bytes, number: int, seed: int) -> Callable[[Any], Any]:
+def begin(work: bytes, number: int, seed: int) -> Any:
     """Seeds what is random, and gives the function that makes batches."""
     fetch, init, rules = pickle.loads(work)
     from .collate import register_collate

@@ -1,7 +1,7 @@
 """What `optimize` and `map` have in common: arguments, and what a run comes to."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -145,11 +145,30 @@ def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
         raise ValueError(f"{name} must be one of {known}, got {value!r}")
 
 
-def engine_of(num_workers: SupportsIndex | None) -> Engine:
-    """Where work is done: by default in as many processes as there are processors."""
-    if num_workers is None:
-        return Local(len(os.sched_getaffinity(0)))
-    return Local(as_int(num_workers, "num_workers", least=0, most=4096))
+def engine_of(engine: str, num_workers: SupportsIndex | None, ray_options: Mapping[str, Any] | None) -> Engine:
+    """Where work is done: by default in as many processes as there are processors.
+
+    Raises:
+        ValueError: if an argument cannot be used.
+        TypeError: if it is of a wrong type.
+        ImportError: if Ray is wanted and not installed.
+    """
+    check_choice("engine", engine, ("local", "ray"))
+    count = None if num_workers is None else as_int(num_workers, "num_workers", least=0, most=4096)
+    if engine == "local":
+        if ray_options is not None:
+            raise ValueError('ray_options are for engine="ray", got them with engine="local"')
+        return Local(len(os.sched_getaffinity(0)) if count is None else count)
+    if count == 0:
+        raise ValueError('num_workers must be at least 1 with engine="ray", got 0')
+    try:
+        from .on_ray import OPTIONS, OnRay
+    except ModuleNotFoundError as error:
+        raise ImportError(f'engine="ray" needs Ray: {error}\nhint: pip install "headrace[ray]"') from None
+    options = dict(ray_options or {})
+    if unknown := [name for name in options if name not in OPTIONS]:
+        raise ValueError(f"ray_options must be some of {', '.join(OPTIONS)}, got {unknown[0]!r}")
+    return OnRay(count, options)
 
 
 def dev_limit(value: bool | SupportsIndex) -> int | None:

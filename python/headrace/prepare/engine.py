@@ -17,7 +17,7 @@ import numpy as np
 from headrace.loading.processes import ProcessDied
 
 from .feed import Feed, Task
-from .job import LOST, OnError, Start, short
+from .job import LOST, OnError, Reply, Start, short
 from .spool import Block, Failure
 from .workers import Engine, Job, MachineLost, Workers
 
@@ -78,7 +78,7 @@ class _Server:
 
     def __init__(
         self,
-        call: Job,
+        call: Callable[[Start | int], Reply | str],
         feed: Feed,
         sink: Sink,
         on_error: OnError,

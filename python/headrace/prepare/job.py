@@ -6,18 +6,22 @@ keeps more than a block, or a moment's work, in a process that may be killed.
 
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import GeneratorType
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
+from headrace.errors import StoreError
+
 from .spool import Block, Failure
 from .writing import Encoder, Options, encoder
 
-__all__ = ["LOST", "MapJob", "OnError", "Refused", "Reply", "SampleJob", "Start", "short"]
+__all__ = ["LOST", "MapJob", "OnError", "Place", "Refused", "Reply", "SampleJob", "Start", "short"]
 
 OnError = Literal["raise", "skip"]
 
@@ -26,6 +30,7 @@ _BLOCK_SAMPLES = 1 << 16
 _BLOCK_SECONDS = 0.05
 """After so much work what is finished is handed on."""
 _VALUE_LETTERS = 200
+_MARK = "mark"
 
 LOST = "lost"
 """The reply of a process that knows nothing of a task: the one that began it is gone."""
@@ -92,6 +97,9 @@ class _Job:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tasks": {}}
 
+    def check_machine(self) -> None:
+        """Refuses a machine where it cannot be done: any will do."""
+
     def _blocks(self, task: Start) -> Generator[Reply]:
         raise NotImplementedError
 
@@ -155,35 +163,68 @@ class SampleJob(_Job):
         yield Reply(block.end(done=True), False)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where files go, under the paths that all workers know it by."""
+
+    work: Path
+    """Where folders are made."""
+    output: Path
+    mark: str
+    """What a file there says: it tells this place from others of its name, on other machines."""
+
+    def begin(self) -> None:
+        """Leaves the mark, and removes what a killed run was at."""
+        for left in self.work.glob("input-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        (self.work / _MARK).write_text(self.mark)
+
+    def check(self) -> None:
+        """Refuses a machine that has another folder there, or none.
+
+        Raises:
+            StoreError: if it has.
+        """
+        path = self.work / _MARK
+        if not path.exists() or path.read_text() != self.mark:
+            raise StoreError(
+                f"{self.output}: expected the folder that this run writes to, {os.uname().nodename} has another one or "
+                "none there\nhint: choose a folder that all machines share"
+            )
+
+    def done(self, number: int) -> Path:
+        """The folder with what was written for an input."""
+        return self.work / f"done-{number}"
+
+
 class MapJob(_Job):
     """Calls a function that writes files.
 
+    When it returns, its folder gets the name by which the input counts as done, and its files get second names in the
+    output. Where that was cut short, it is gone on with. So files come from one call, however many there were.
+
     Args:
-        fn: of an input and a folder; what it writes there is moved into the output when it returns.
-        work: where such folders are made.
-        output: where files go.
-        replace: whether files of the same names may be there.
+        fn: of an input and a folder; what it writes there is put into the output when it returns.
+        place: where that is.
         on_error: ``"skip"`` goes on with the next input if `fn` raises.
+        replace: whether files of the same names may be there.
     """
 
-    def __init__(
-        self, fn: Callable[[Any, str], Any], work: Path, output: Path, on_error: OnError, *, replace: bool
-    ) -> None:
+    def __init__(self, fn: Callable[[Any, str], Any], place: Place, on_error: OnError, *, replace: bool) -> None:
         super().__init__(fn, on_error)
-        self._work, self._output, self._replace = work, output, replace
+        self._place, self._replace = place, replace
+
+    def check_machine(self) -> None:
+        """Refuses a machine that has not the folder of the output."""
+        self._place.check()
 
     def _blocks(self, task: Start) -> Generator[Reply]:
         first, start, size = task.first, time.monotonic(), 0
         counts: list[int] = []
         failures: list[Failure] = []
         for number, value in enumerate(task.values, task.first):
-            folder = self._work / f"input-{number}"
             try:
-                # What a killed run left of it.
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True)
-                self._fn(value, str(folder))
-                size += self._move(folder)
+                size += self._publish(self._written(number, value))
             except Exception as error:
                 if self._on_error == "raise":
                     if counts:
@@ -191,34 +232,61 @@ class MapJob(_Job):
                     error.add_note(f"in input {number}: {short(value)}")
                     raise
                 failures.append(self._failed(number, value, error, 0))
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
             counts.append(0)
             if time.monotonic() - start > _BLOCK_SECONDS and number + 1 < task.first + len(task.values):
                 yield Reply(_files(first, counts, failures, size), True)
                 first, start, size, counts, failures = number + 1, time.monotonic(), 0, [], []
         yield Reply(_files(first, counts, failures, size), False)
 
-    def _move(self, folder: Path) -> int:
-        """Moves files into the output, each at once; gives their bytes."""
+    def _written(self, number: int, value: Any) -> Path:
+        """The folder with what the function wrote for an input."""
+        done = self._place.done(number)
+        if done.exists():
+            return done
+        folder = Path(tempfile.mkdtemp(prefix=f"input-{number}-", dir=self._place.work))
+        try:
+            self._fn(value, str(folder))
+            folder.rename(done)
+        except OSError:
+            # Where a machine was taken for lost, another one may have been first.
+            if not done.exists():
+                raise
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return done
+
+    def _publish(self, folder: Path) -> int:
+        """Gives files their names in the output, each at once; gives their bytes.
+
+        Raises:
+            FileExistsError: if there is another file of such a name; none of these files is then there.
+        """
         size = 0
+        published: list[Path] = []
         for parent, _, names in os.walk(folder):
-            target = self._output / Path(parent).relative_to(folder)
+            target = self._place.output / Path(parent).relative_to(folder)
             target.mkdir(parents=True, exist_ok=True)
             for name in sorted(names):
-                source = Path(parent) / name
+                source, place = Path(parent) / name, target / name
                 size += source.stat().st_size
-                if self._replace:
-                    source.replace(target / name)
-                    continue
                 try:
                     # Fails if there is such a file, which renaming would replace.
-                    (target / name).hardlink_to(source)
+                    place.hardlink_to(source)
                 except FileExistsError:
-                    raise FileExistsError(
-                        f"{target / name} is there already\n"
-                        'hint: give each input files of its own names; mode="overwrite" replaces files'
-                    ) from None
+                    if not place.samefile(source):
+                        if not self._replace:
+                            for path in published:
+                                path.unlink()
+                            shutil.rmtree(folder)
+                            raise FileExistsError(
+                                f"{place} is there already\n"
+                                'hint: give each input files of its own names; mode="overwrite" replaces files'
+                            ) from None
+                        aside = folder.with_name(f"{folder.name}.tmp")
+                        aside.unlink(missing_ok=True)
+                        aside.hardlink_to(source)
+                        aside.replace(place)
+                published.append(place)
         return size
 
 

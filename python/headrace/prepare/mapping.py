@@ -2,16 +2,18 @@
 
 import dataclasses
 import os
+import secrets
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, SupportsIndex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, SupportsIndex
 
 from .arguments import Prepared, check_choice, dev_limit, engine_of, local_folder
 from .engine import run
 from .feed import Feed, Numbered
 from .inputs import StartMethod, inputs_of, note_of
-from .job import MapJob, OnError
+from .job import MapJob, OnError, Place
 from .optimizing import begun, write_report
 from .output import Mode, Output
 from .progress import Done, Meter
@@ -37,6 +39,8 @@ def map(
     fast_dev_run: bool | SupportsIndex = False,
     resume: bool = True,
     on_error: OnError = "raise",
+    engine: Literal["local", "ray"] = "local",
+    ray_options: Mapping[str, Any] | None = None,
     progress: bool = True,
     verbose: bool = True,
 ) -> Prepared:
@@ -62,6 +66,11 @@ def map(
         fast_dev_run: whether to do only the first 10 inputs, or how many.
         resume: whether to go on with an unfinished run; False forgets it.
         on_error: ``"skip"`` leaves out inputs for which `fn` raises, and lists them in ``_headrace/skipped.jsonl``.
+        engine: ``"ray"`` has processes on a Ray cluster do the work: on the one that this process is connected to, or
+            that ``RAY_ADDRESS`` or this machine tells of, or else on one of this machine alone, for this call. By
+            default there are as many as fit on it. All have to have the output, as a folder that machines share.
+        ray_options: what each of them asks of Ray: ``num_cpus`` (1 by default), ``num_gpus``, ``memory``,
+            ``resources``, ``accelerator_type``, ``label_selector``, ``scheduling_strategy``, ``runtime_env``.
         progress: whether to show how far it is, on stderr.
         verbose: whether to print a summary there in the end.
 
@@ -72,6 +81,7 @@ def map(
         ValueError: if an argument cannot be used, or the folder is not as `mode` wants it.
         TypeError: if `fn` cannot be sent to processes.
         FileExistsError: if two inputs have a file of the same name.
+        ImportError: if Ray is wanted and not installed.
         StateMismatch: if the folder has an unfinished run of other inputs or arguments.
         StoreError: if the folder cannot be written to, or another process writes there.
         Exception: whatever `fn` raised, with a note that says for which input.
@@ -86,7 +96,7 @@ def map(
     """
     check_choice("mode", mode, (None, "append", "overwrite"))
     check_choice("on_error", on_error, ("raise", "skip"))
-    where, limit = engine_of(num_workers), dev_limit(fast_dev_run)
+    where, limit = engine_of(engine, num_workers, ray_options), dev_limit(fast_dev_run)
     work = inputs_of(
         fn,
         inputs,
@@ -101,13 +111,15 @@ def map(
     )
     start = time.monotonic()
     output = Output(local_folder(output_dir))
-    job = MapJob(work.fn, output.chunks, output.folder, on_error, replace=mode == "overwrite")
+    place = Place(output.chunks.absolute(), output.folder.absolute(), secrets.token_hex(8))
+    job = MapJob(work.fn, place, on_error, replace=mode == "overwrite")
     key = {**work.key, "limit": limit, "kind": "map", "mode": mode, "on_error": on_error}
     meter = Meter("map", shown=progress)
     finished = False
     try:
         _, lines = begun(output, key, resume, lambda: output.expect_empty() if mode is None else {})
-        files = _Files(output, meter)
+        place.begin()
+        files = _Files(output, place, meter)
         done = files.recover([line for line in lines if not note_of(line)])
         feed = Feed(work.source(done, limit=limit, lines=lines, output=output), alone=False)
         meter.begin(feed.total, done.count())
@@ -132,8 +144,8 @@ class _Files:
 
     schema = None
 
-    def __init__(self, output: Output, meter: Meter) -> None:
-        self._output, self._meter = output, meter
+    def __init__(self, output: Output, place: Place, meter: Meter) -> None:
+        self._output, self._place, self._meter = output, place, meter
         self.done = Done()
         self.failures: list[Failure] = []
         self.bytes = 0
@@ -150,6 +162,8 @@ class _Files:
                 "failures": [dataclasses.astuple(failure) for failure in kept.failures],
             }
         )
+        for number in range(kept.first, kept.last + 1):
+            shutil.rmtree(self._place.done(number), ignore_errors=True)
         self._add(kept.first, kept.last, size, kept.failures)
         self._meter.add(len(kept.counts), 0, size)
 

@@ -66,6 +66,8 @@ def optimize(
     fast_dev_run: bool | SupportsIndex = False,
     resume: bool = True,
     on_error: OnError = "raise",
+    engine: Literal["local", "ray"] = "local",
+    ray_options: Mapping[str, Any] | None = None,
     progress: bool = True,
     verbose: bool = True,
 ) -> Prepared:
@@ -112,12 +114,18 @@ def optimize(
         resume: whether to go on with an unfinished run; False forgets it.
         on_error: ``"skip"`` leaves out inputs for which `fn` raises, and lists them in ``_headrace/skipped.jsonl``;
             samples that came before the error are kept.
+        engine: ``"ray"`` has processes on a Ray cluster do the work: on the one that this process is connected to, or
+            that ``RAY_ADDRESS`` or this machine tells of, or else on one of this machine alone, for this call. By
+            default there are as many as fit on it. The dataset is written by this process.
+        ray_options: what each of them asks of Ray: ``num_cpus`` (1 by default), ``num_gpus``, ``memory``,
+            ``resources``, ``accelerator_type``, ``label_selector``, ``scheduling_strategy``, ``runtime_env``.
         progress: whether to show how far it is, on stderr.
         verbose: whether to print a summary there in the end.
 
     Raises:
         ValueError: if an argument cannot be used, or the folder is not as `mode` wants it.
         TypeError: if `fn` cannot be sent to processes, or a value cannot be stored; says which one, and what can be.
+        ImportError: if Ray is wanted and not installed.
         StateMismatch: if the folder has an unfinished run of other inputs or arguments.
         StoreError: if the folder cannot be written to, is full, or another process writes there.
         RuntimeError: if an input was fatal to its process twice.
@@ -139,7 +147,7 @@ def optimize(
     )
     check_choice("mode", mode, (None, "append", "overwrite"))
     check_choice("on_error", on_error, ("raise", "skip"))
-    where, limit = engine_of(num_workers), dev_limit(fast_dev_run)
+    where, limit = engine_of(engine, num_workers, ray_options), dev_limit(fast_dev_run)
     if align_chunking and (options.chunk_size is None or chunk_bytes is not None):
         raise ValueError("align_chunking needs chunk_size, which says how many samples a file has, and no chunk_bytes")
     ordered = keep_data_ordered or align_chunking

@@ -56,6 +56,8 @@ def tokenize(
     fast_dev_run: bool | SupportsIndex = False,
     resume: bool = True,
     on_error: OnError = "raise",
+    engine: Literal["local", "ray"] = "local",
+    ray_options: Mapping[str, Any] | None = None,
     progress: bool = True,
     verbose: bool = True,
 ) -> Prepared:
@@ -99,6 +101,8 @@ def tokenize(
         resume: whether to go on with an unfinished run; False forgets it.
         on_error: ``"skip"`` leaves out documents that are damaged, no text, or nothing for the tokenizer, and lists
             them in ``_headrace/skipped.jsonl``.
+        engine: ``"ray"`` has processes on a Ray cluster do the work, as with `optimize`.
+        ray_options: what each of them asks of Ray, see there.
         progress: whether to show how far it is, on stderr.
         verbose: whether to print a summary there in the end.
 
@@ -134,7 +138,7 @@ def tokenize(
         serializers=None,
         tokens=is_bare,
     )
-    where, limit = engine_of(num_workers), dev_limit(fast_dev_run)
+    where, limit = engine_of(engine, num_workers, ray_options), dev_limit(fast_dev_run)
     folder = local_folder(output_dir)
     encoder = encoder_of(tokenizer, bos=bos, eos=eos, vocab_size=vocab_size)
     documents = Documents(

@@ -5,16 +5,29 @@ import pickle
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from headrace.loading.processes import ProcessDied, Processes
 
 from .job import Reply, Start
 
-__all__ = ["Engine", "Job", "Local", "MachineLost", "Workers"]
+__all__ = ["SEED", "Engine", "Job", "Local", "MachineLost", "Workers"]
 
-Job = Callable[[Start | int], Reply | str]
-_SEED = 0
+
+class Job(Protocol):
+    """What processes do; pickled to each of them."""
+
+    def check_machine(self) -> None:
+        """Refuses a machine where it cannot be done. Called on other machines, first."""
+        ...
+
+    def __call__(self, message: Start | int, /) -> Reply | str:
+        """Begins a task, or goes on with one."""
+        ...
+
+
+SEED: Final = 0
+"""Of the random numbers in workers."""
 
 
 class MachineLost(ProcessDied):
@@ -88,4 +101,4 @@ class Local:
     @contextlib.contextmanager
     def workers(self, job: Job) -> Generator[Workers | None]:
         """See `Engine`."""
-        yield Processes(job, self.count, init=None, seed=_SEED) if self.count else None
+        yield Processes(job, self.count, init=None, seed=SEED) if self.count else None
