@@ -238,6 +238,18 @@ def test_arguments_are_checked_before_anything_is_written(tmp_path: Path, how: d
     assert not (tmp_path / "data").exists()
 
 
+def test_what_cannot_be_sent_to_processes_is_refused_at_once(tmp_path: Path) -> None:
+    key, serializer = functions.Reversed(), functions.PointSerializer()
+    for value in (key, serializer):
+        vars(value)["local"] = lambda: None
+    for name, value in (("encryption", key), ("serializers", {"point": serializer})):
+        with pytest.raises(
+            TypeError, match=f"{name} cannot be sent to worker processes: .*\nhint: define it at the top"
+        ):
+            write(tmp_path / "data", SHORT, num_workers=1, **{name: value})
+        assert not (tmp_path / "data").exists()
+
+
 def test_an_encryption_that_gives_no_bytes_or_others(tmp_path: Path) -> None:
     key: Any = functions.Reversed()
     key.decrypt = bytes

@@ -126,7 +126,7 @@ def inputs_of(
         count = len(cast("Sequence[Any]", values)) if is_sequence(values) else None
         key = _key(fn, inputs if reader is None else values, count, reader, size)
         found = Inputs(**whole, key=key, values=values if size is None else _batches(values, size), split=_alone)
-    engine.check(found.fn)
+    engine.check("fn", found.fn)
     return found
 
 

@@ -77,13 +77,13 @@ class OnRay:
     count: int | None
     options: Mapping[str, Any]
 
-    def check(self, fn: Any) -> None:
+    def check(self, name: str, value: Any) -> None:
         """See `Engine`."""
         try:
-            _dumps(fn)
+            _dumps(value)
         except Exception as error:
             raise TypeError(
-                f"fn cannot be sent to Ray's workers: {error}\n"
+                f"{name} cannot be sent to Ray's workers: {error}\n"
                 "hint: what it refers to is sent with it; open files and connections within it"
             ) from None
 

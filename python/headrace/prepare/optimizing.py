@@ -148,6 +148,8 @@ def optimize(
     check_choice("mode", mode, (None, "append", "overwrite"))
     check_choice("on_error", on_error, ("raise", "skip"))
     where, limit = engine_of(engine, num_workers, ray_options), dev_limit(fast_dev_run)
+    where.check("encryption", encryption)
+    where.check("serializers", serializers)
     if align_chunking and (options.chunk_size is None or chunk_bytes is not None):
         raise ValueError("align_chunking needs chunk_size, which says how many samples a file has, and no chunk_bytes")
     ordered = keep_data_ordered or align_chunking

@@ -2,7 +2,7 @@
 
 import contextlib
 import pickle
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -67,8 +67,8 @@ class Workers(Protocol):
 class Engine(Protocol):
     """Where work is done."""
 
-    def check(self, fn: Callable[..., Any]) -> None:
-        """Refuses a function that cannot be sent there.
+    def check(self, name: str, value: Any) -> None:
+        """Refuses an argument that cannot be sent there.
 
         Raises:
             TypeError: says what to do.
@@ -86,15 +86,15 @@ class Local:
 
     count: int
 
-    def check(self, fn: Callable[..., Any]) -> None:
+    def check(self, name: str, value: Any) -> None:
         """See `Engine`."""
         if not self.count:
             return
         try:
-            pickle.dumps(fn, protocol=5)
+            pickle.dumps(value, protocol=5)
         except Exception as error:
             raise TypeError(
-                f"fn cannot be sent to worker processes: {error}\n"
+                f"{name} cannot be sent to worker processes: {error}\n"
                 "hint: define it at the top of a module; or say num_workers=0, which runs it in this process"
             ) from None
 
