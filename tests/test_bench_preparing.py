@@ -78,6 +78,20 @@ def _expected(folder: Path) -> tuple[int, int]:
     return amount, checksum
 
 
+@pytest.mark.parametrize("name", ["images", "arrays"])
+def test_all_make_the_same_samples(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    (tmp_path / "data").mkdir()
+    data.load(case.data).write(tmp_path / "data", 50)
+    found: dict[str, tuple[int, int]] = {}
+    for maker in case.makers.values():
+        if not [package for package in makers.PACKAGES[maker] if importlib.util.find_spec(package) is None]:
+            found[maker] = made(maker, tmp_path / "data", tmp_path / maker)
+    assert len(found) >= 2
+    assert {amount for amount, _ in found.values()} == {50}
+    assert len(set(found.values())) == 1
+
+
 def test_documents_are_the_same_each_time_and_of_all_lengths() -> None:
     documents = [one for _, one in _first(100)]
     assert documents == [one for _, one in _first(100)]
@@ -113,7 +127,7 @@ def test_results_are_compared_with_the_aims() -> None:
 
 
 def test_unknown_tasks_are_refused() -> None:
-    with pytest.raises(ValueError, match="no such task: 'x'; there are tokenize"):
+    with pytest.raises(ValueError, match="no such task: 'x'; there are tokenize, images, arrays, start"):
         cases.chosen(["x"])
     assert cases.chosen(["tokenize"]) == [CASE]
     assert set(CASE.makers.values()) <= makers.PACKAGES.keys()

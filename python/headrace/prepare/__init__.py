@@ -9,6 +9,7 @@ the files of `writing`, and `output` makes them a dataset.
 """
 
 from .arguments import Prepared
+from .completing import complete_dataset
 from .mapping import map
 from .merging import merge_datasets
 from .optimizing import optimize
@@ -27,6 +28,7 @@ __all__ = [
     "Prepared",
     "Reader",
     "StreamWriter",
+    "complete_dataset",
     "map",
     "merge_datasets",
     "optimize",

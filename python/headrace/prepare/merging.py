@@ -1,6 +1,5 @@
 """`merge_datasets`: several datasets of one kind as one, without reading a sample."""
 
-import json
 import os
 import shutil
 import time
@@ -13,7 +12,7 @@ from headrace.errors import DataError
 from . import writing
 from .arguments import Prepared, local_folder
 from .durable import store_error
-from .output import Output
+from .output import Output, read_json
 from .writing import Entry, Layout, Options
 
 __all__ = ["merge_datasets"]
@@ -112,7 +111,7 @@ def _kind(folder: Path) -> tuple[str, Options]:
 
 
 def _of_index(path: Path) -> tuple[str, Options]:
-    found = _json(path)
+    found = read_json(path)
     if isinstance(config := found.get("config"), dict):
         settings: dict[str, Any] = config  # pyright: ignore[reportUnknownVariableType]
         if settings.get("encryption"):
@@ -133,18 +132,8 @@ def _of_index(path: Path) -> tuple[str, Options]:
 
 
 def _of_manifest(path: Path) -> tuple[str, Options]:
-    found = _json(path)
+    found = read_json(path)
     format = found.get("format")
     if format not in ("parquet", "arrow"):
         raise DataError(f"{path}: expected the format parquet or arrow, found {format!r}")
     return format, Options(metadata=found.get("metadata"))
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found: Any = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise DataError(f"{path}: expected JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{path}: expected the index of a dataset, found a {type(found).__name__}")
-    return found  # pyright: ignore[reportUnknownVariableType]

@@ -22,7 +22,7 @@ from headrace.errors import DataError, StoreError
 from .durable import store_error, sync
 from .writing import Entry, Existing, Layout
 
-__all__ = ["Mode", "Output"]
+__all__ = ["Mode", "Output", "read_json"]
 
 Mode = Literal["append", "overwrite"]
 
@@ -267,13 +267,7 @@ class Output:
             path = self.folder / name
             if not path.exists():
                 continue
-            try:
-                found: Any = json.loads(path.read_bytes())
-            except ValueError as error:
-                raise DataError(f"{path}: expected JSON: {error}") from None
-            if not isinstance(found, dict):
-                raise DataError(f"{path}: expected the index of a dataset, found a {type(found).__name__}")
-            names += _names(cast("dict[str, Any]", found))
+            names += _names(read_json(path))
         return [name for name in dict.fromkeys(names) if os.sep not in name and name not in ("", ".", "..")]
 
     def _refuse_strangers(self, layout: Layout, listed: Sequence[str], visible: Sequence[str]) -> None:
@@ -285,6 +279,21 @@ class Output:
                 f"{self.folder}: expected only files that headrace wrote, found {', '.join(strangers[:3])}, "
                 "which would be part of the dataset\nhint: move them, or choose another folder"
             )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An index.
+
+    Raises:
+        DataError: if it is none.
+    """
+    try:
+        found: Any = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path}: expected JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: expected the index of a dataset, found a {type(found).__name__}")
+    return cast("dict[str, Any]", found)
 
 
 def _parsed(data: bytes) -> Iterator[Any]:

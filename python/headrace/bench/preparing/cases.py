@@ -8,6 +8,8 @@ from headrace.bench.preparing.job import Case
 
 __all__ = ["CASES", "chosen"]
 
+_IMAGES = {"headrace": "headrace_images", "litdata": "litdata_images", "mosaic": "mosaic_images"}
+
 _ALL = (
     Case(
         name="tokenize",
@@ -18,6 +20,36 @@ _ALL = (
         unit="tokens",
         size=64,
         quick=2,
+    ),
+    Case(
+        name="images",
+        about="encoded images to LitData chunks, or MDS shards",
+        data="jpegs",
+        makers=_IMAGES,
+        aims={"litdata": 2, "mosaic": 2},
+        unit="samples",
+        size=200_000,
+        quick=2_000,
+    ),
+    Case(
+        name="arrays",
+        about="arrays of tokens to LitData chunks, or MDS shards",
+        data="arrays",
+        makers={"headrace": "headrace_tokens", "litdata": "litdata_tokens", "mosaic": "mosaic_tokens"},
+        aims={"litdata": 2, "mosaic": 2},
+        unit="samples",
+        size=200_000,
+        quick=2_000,
+    ),
+    Case(
+        name="start",
+        about="a hundred images: processes that start, and an index",
+        data="jpegs",
+        makers={"headrace": "headrace_images", "litdata": "litdata_images"},
+        aims={"litdata": 3},
+        unit="samples",
+        size=100,
+        quick=100,
     ),
 )
 

@@ -9,7 +9,11 @@ from headrace.bench.preparing.job import DataModule
 
 __all__ = ["PACKAGES", "load"]
 
-PACKAGES: dict[str, dict[str, str]] = {"text": {"tokenizers": "tokenizers"}}
+PACKAGES: dict[str, dict[str, str]] = {
+    "arrays": {},
+    "jpegs": {"PIL": "pillow"},
+    "text": {"tokenizers": "tokenizers"},
+}
 """What it takes to write the data: from the names as imported to those as installed."""
 
 

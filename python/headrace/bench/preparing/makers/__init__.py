@@ -14,6 +14,12 @@ __all__ = ["PACKAGES", "load"]
 
 PACKAGES: dict[str, dict[str, str]] = {
     "headrace_tokenize": {"headrace": "headrace", "tokenizers": "tokenizers", "pyarrow": "pyarrow"},
+    "headrace_images": {"headrace": "headrace"},
+    "headrace_tokens": {"headrace": "headrace"},
+    "litdata_images": {"litdata": "litdata"},
+    "litdata_tokens": {"litdata": "litdata"},
+    "mosaic_images": {"streaming": "mosaicml-streaming"},
+    "mosaic_tokens": {"streaming": "mosaicml-streaming"},
     "tokenizers_batch": {"tokenizers": "tokenizers"},
     "datasets_map": {"datasets": "datasets", "tokenizers": "tokenizers", "pyarrow": "pyarrow"},
 }
