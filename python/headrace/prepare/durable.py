@@ -58,6 +58,9 @@ def store_error(path: Path, error: OSError) -> StoreError:
     if isinstance(error, StoreError):
         # It says all that already.
         return error
+    if isinstance(error, FileNotFoundError):
+        # The folders that it lies in were there when the run began.
+        return StoreError(f"{path}: the folder was removed, or its disk unmounted, while it was in use")
     return StoreError(
         f"{path}: {error.strerror or error}\n"
         "hint: what was finished is kept; the same call goes on from there once the cause is gone"

@@ -154,8 +154,8 @@ class _Server:
             return []
         raise RuntimeError(
             f"input {task.first} was begun {_DEATHS} times, and its process ended each time: {said}\n"
-            "hint: a process that is killed by SIGKILL took more memory than there is, most likely; fewer num_workers "
-            "need less"
+            "hint: one that is killed by SIGKILL took more memory than there is, most likely, and fewer num_workers "
+            "need less; one that ends with a status was ended by what it did"
         ) from None
 
 

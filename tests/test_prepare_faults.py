@@ -1,0 +1,247 @@
+"""What functions do that they should not, and what is done to a run: one clear error, and what was finished is kept."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+import prepare_functions as functions
+from prepare_functions import expected
+
+QUIET: dict[str, Any] = {"progress": False, "verbose": False}
+
+
+def ordered(fn: Any, count: int, folder: Path, **how: Any) -> Any:
+    return headrace.optimize(
+        fn, range(count), folder, keep_data_ordered=True, chunk_size=7, **{"num_workers": 2, **how}, **QUIET
+    )
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+# The end of a process
+
+
+class Ends:
+    """Ends its process at an input, in one way or another; or does not."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __call__(self, number: int) -> Iterator[dict[str, Any]]:
+        if number == 7:
+            if self.how == "sys.exit":
+                sys.exit(3)
+            if self.how == "os._exit":
+                os._exit(5)
+            if self.how == "signal":
+                os.kill(os.getpid(), signal.SIGSEGV)
+        yield from functions.several(number)
+
+
+@pytest.mark.parametrize(
+    "how,said",
+    [("sys.exit", "ended with exit status 3"), ("os._exit", "ended with exit status 5"), ("signal", "by SIGSEGV")],
+)
+def test_a_function_that_ends_its_process(tmp_path: Path, how: str, said: str) -> None:
+    with pytest.raises(RuntimeError, match=rf"input 7 was begun 2 times.*{said}\nhint: .*ended by what it did"):
+        ordered(Ends(how), 20, tmp_path / "data")
+    assert not (tmp_path / "data" / "index.json").exists()
+    made = ordered(Ends(how), 20, tmp_path / "skipped", on_error="skip")
+    assert [failure.input for failure in made.skipped] == [7]
+    assert said in made.skipped[0].error
+    ordered(Ends("not"), 20, tmp_path / "data")
+    ordered(functions.several, 20, tmp_path / "whole", num_workers=0)
+    assert files(tmp_path / "data") == files(tmp_path / "whole")
+
+
+class Doomed:
+    """A function whose process is killed once for each of some stages: the first time that it gets there."""
+
+    def __init__(self, marks: Path) -> None:
+        self.marks = marks
+
+    def _once(self, stage: str) -> None:
+        try:
+            (self.marks / stage).touch(exist_ok=False)
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A worker, and not this process, gets the function.
+        self.__dict__ = state
+        self._once("unpickled")
+
+    def __call__(self, number: int) -> Iterator[dict[str, Any]]:
+        if number == 5:
+            self._once("called")
+        for part, sample in enumerate(functions.several(number)):
+            yield {**sample, "own": Own(self.marks if number == 14 else None)}
+            if number == 17 and part == 0:
+                self._once("amid")
+        if number == 23:
+            # While the samples are on their way.
+            threading.Timer(0.01, self._once, ("sent",)).start()
+
+
+class Own:
+    def __init__(self, marks: Path | None) -> None:
+        self.marks = marks
+
+
+class OwnSerializer:
+    def can_serialize(self, value: Any) -> bool:
+        return isinstance(value, Own)
+
+    def serialize(self, value: Own) -> bytes:
+        if value.marks is not None:
+            Doomed(value.marks)._once("encoded")
+        return b"own"
+
+    def deserialize(self, data: bytes) -> bytes:
+        return data
+
+
+def test_a_process_that_is_killed_at_any_stage(tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    made = ordered(Doomed(marks), 90, tmp_path / "data", serializers={"own": OwnSerializer()})
+    assert {path.name for path in marks.iterdir()} == {"unpickled", "called", "amid", "encoded", "sent"}
+    assert made.samples == 90
+    data = headrace.open(tmp_path / "data", serializers={"own": OwnSerializer()})
+    assert [data[at]["number"] for at in range(90)] == [sample["number"] for sample in expected(90)]
+
+
+# What cannot be sent
+
+
+class Unpicklable(Exception):
+    def __init__(self) -> None:
+        super().__init__("no one can read this", lambda: 0)
+
+
+def raises(number: int) -> dict[str, Any]:
+    if number == 5:
+        raise Unpicklable
+    return {"number": number}
+
+
+def gives(number: int) -> dict[str, Any]:
+    return {"number": number, "call": functions.several if number < 5 else (lambda: number)}
+
+
+def test_what_cannot_be_sent_back_is_told_as_text(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"in worker process 0 (?s:.)*no one can read this(?s:.)*in input 5: 5"):
+        ordered(raises, 20, tmp_path / "raises", num_workers=1)
+    with pytest.raises(TypeError, match="key 'call': expected a value that LitData can hold, found function"):
+        ordered(gives, 20, tmp_path / "gives")
+
+
+# Threads and processes of the function's own
+
+
+def answer(number: int, pipe: Any) -> None:
+    pipe.send(number)
+
+
+def starts(number: int) -> dict[str, Any]:
+    # One that is waited for when a program ends, but not by a run.
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=answer, args=(number, theirs))
+    process.start()
+    found = ours.recv()
+    process.join()
+    return {"number": found}
+
+
+def test_a_function_with_threads_and_processes_of_its_own(tmp_path: Path) -> None:
+    start = time.monotonic()
+    ordered(starts, 4, tmp_path)
+    assert time.monotonic() - start < 120
+    data = headrace.open(tmp_path)
+    assert [data[at]["number"] for at in range(4)] == [0, 1, 2, 3]
+
+
+# What is done to the output
+
+
+class Removes:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, number: int) -> Iterator[dict[str, Any]]:
+        if number == 30:
+            shutil.rmtree(self.folder)
+        yield from functions.several(number)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_output_that_is_removed_meanwhile(tmp_path: Path, workers: int) -> None:
+    folder = tmp_path / "data"
+    with pytest.raises(
+        headrace.StoreError, match=rf"^{folder}.*: the folder was removed, or its disk unmounted, while"
+    ):
+        ordered(Removes(folder), 90, folder, num_workers=workers)
+    ordered(functions.several, 90, folder)
+    assert len(headrace.open(folder)) == 90
+
+
+LOCKED = """
+import json, sys
+from pathlib import Path
+import headrace, prepare_functions
+
+class Locks:
+    def __init__(self, folder):
+        self.folder = folder
+    def __call__(self, number):
+        if number == 30:
+            for path in (self.folder, self.folder / ".headrace", self.folder / ".headrace/chunks"):
+                path.chmod(0o500)
+        yield from prepare_functions.several(number)
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    try:
+        headrace.optimize(
+            Locks(folder), range(90), folder, keep_data_ordered=True, chunk_size=7, num_workers=int(sys.argv[2]),
+            progress=False, verbose=False,
+        )
+    except headrace.StoreError as error:
+        print(json.dumps(str(error)))
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_output_that_may_not_be_written_to_any_more(tmp_path: Path, workers: int) -> None:
+    program, folder = tmp_path / "program.py", tmp_path / "data"
+    program.write_text(LOCKED)
+    paths = [Path(headrace.__file__).parents[1], Path(__file__).parent]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    # Nothing is forbidden to root, unless it gives that up.
+    ahead = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
+    command = [*ahead, sys.executable, program, folder, str(workers)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    message = json.loads(done.stdout)
+    assert message.startswith(f"{folder}/.headrace/")
+    assert "Permission denied\nhint: what was finished is kept" in message
+    for path in (folder, folder / ".headrace", folder / ".headrace" / "chunks"):
+        path.chmod(0o700)
+    ordered(functions.several, 90, folder, resume=False)
+    assert len(headrace.open(folder)) == 90
