@@ -69,7 +69,7 @@ MODULES = [
     ),
     *("media.audio", "media.files", "media.images"),
     *("loading.collate", "loading.keys", "loading.steps"),
-    *("tokenizing.choose", "tokenizing.encoder"),
+    *("samples.dynamic", "testing", "tokenizing.choose", "tokenizing.encoder"),
 ]
 
 

@@ -29,6 +29,32 @@ def resolve_rank(rank: SupportsIndex | None, world_size: SupportsIndex | None) -
     return 0, 1
 
 
+def all_gather(value: Any, group: Any, ranks: int) -> list[Any]:
+    """What each rank has, on all of them, by torch.distributed.
+
+    Args:
+        value: of this rank; it has to pickle.
+        group: of processes; None for all of them.
+        ranks: how many there are.
+
+    Raises:
+        RuntimeError: if there is no process group of so many ranks.
+    """
+    distributed: Any = sys.modules.get("torch.distributed")
+    found: int | None = None
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        found = distributed.get_world_size(group)
+    if distributed is None or found != ranks:
+        what = "found none" if found is None else f"found one of {found}"
+        raise RuntimeError(
+            f"gather_state: expected a process group of {ranks} ranks in torch.distributed, {what}\n"
+            "hint: save the state_dict() of each rank; State.merge, or load_state_dict with a list, puts them together"
+        )
+    parts: list[Any] = [None] * ranks
+    distributed.all_gather_object(parts, value, group=group)
+    return parts
+
+
 def default_workers() -> int:
     """Threads for one rank: the CPUs that this process may use, shared out among the ranks of this machine."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -277,7 +277,10 @@ class DataLoader:
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        """The state after the last batch that was given, as plain JSON types; the same on all ranks.
+        """The state after the last batch that was given, as plain JSON types; never a collective.
+
+        It is whole, and the same on all ranks, but for dynamic pipelines: there it holds the rank's own lanes, and
+        says so (``part``); `gather_state` or `State.merge` make it whole.
 
         `State.to_bytes` makes it a file's content. Each batch carries its own as `batch.state`.
 
@@ -288,6 +291,24 @@ class DataLoader:
         """
         return self._driver.state()
 
+    def gather_state(self, group: Any = None) -> dict[str, Any]:
+        """The state of all ranks, on each of them: a collective where `state_dict` is only a rank's part of it.
+
+        That is so for dynamic pipelines on several ranks, where each knows where its own lanes are. `State.merge` does
+        the same with parts that ranks have saved.
+
+        Args:
+            group: of torch.distributed, whose ranks are those of the loaders; None for all.
+
+        Raises:
+            RuntimeError: if there is no such group where one is needed.
+
+        Example:
+            >>> loader.gather_state() == loader.state_dict()
+            True
+        """
+        return self._driver.gather(group)
+
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True) -> None:
         """Goes on where a state was saved, in any run over the same data: the rest is the same to the byte.
 
@@ -295,8 +316,10 @@ class DataLoader:
         when used.
 
         Args:
-            state: from `state_dict`, `Batch.state` or `State.from_bytes`; or a list of those of all ranks.
-            strict: False allows data that was moved or renamed without a change of content, with a warning.
+            state: from `state_dict`, `Batch.state` or `State.from_bytes`; or a list of those of all ranks. A part is
+                enough for the rank that saved it, on as many ranks as then.
+            strict: False allows data that was moved or renamed without a change of content, and functions of dynamic
+                pipelines that have other names, with a warning.
 
         Raises:
             StateMismatch: if the state is damaged or of another run; it names the first difference.

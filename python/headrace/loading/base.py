@@ -76,6 +76,11 @@ class Driver(ABC):
     def state(self) -> dict[str, Any]:
         """The state after the last batch that was given."""
 
+    def gather(self, group: Any) -> dict[str, Any]:
+        """The state of all ranks: a collective where ranks know only their own part."""
+        del group
+        return self.state()
+
     @abstractmethod
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
         """Goes on from a state; on an error everything is as it was."""

@@ -249,7 +249,7 @@ class Chain(Dataset):
             >>> loader = headrace.DataLoader(tokens.pack(32, mode="best_fit"), global_batch_size=2)
             >>> batch = next(iter(loader))
             >>> batch["tokens"].shape, batch["loss_mask"].sum(axis=1).tolist()
-            ((2, 32), [27, 28])
+            ((2, 32), [27, 29])
         """
         packing = RowPacking.of(
             seq_len,

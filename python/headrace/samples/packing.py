@@ -154,6 +154,11 @@ class RowPacking:
         """Entries of a row."""
         return self.seq_len + self.overlap
 
+    def is_of_use(self, length: int) -> bool:
+        """Whether a document of so many entries becomes a part of a row."""
+        leaves_out = self.long == "drop" and self.mode in ("best_fit", "pad")
+        return length > 0 and not (leaves_out and length > self.seq_len)
+
     def identity(self) -> dict[str, Any]:
         """What of it decides which entry stands where, for the state."""
         found: dict[str, Any] = {

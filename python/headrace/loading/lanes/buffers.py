@@ -118,6 +118,11 @@ class LaneBuffer:
                 self._group(each, groups)
         return groups
 
+    @property
+    def reached(self) -> int:
+        """The number of the first item that nothing was made of yet."""
+        return self._asked[0][0] if self._asked[0] else self._coming
+
     # Taking
 
     @property

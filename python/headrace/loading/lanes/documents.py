@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from headrace._traffic import Traffic
 from headrace.batch import Source
+from headrace.errors import DataError
 from headrace.loading.prefetch import Prefetcher, View
 from headrace.samples.dynamic import DocumentPipeline
 from headrace.samples.order import LaneOrder, Order, PermutedOrder, SequentialOrder, default_window, kind_of
@@ -40,6 +41,12 @@ _WINDOWS = 8
 
 _AHEAD = 2
 """Tasks whose results may be ready, beyond one that each thread works for."""
+
+_PATIENCE = 4096
+"""Items of a lane, at least, of which nothing may be left before the run ends with an error rather than never."""
+
+_PASSES = 4
+"""Passes of a lane over its items, at least, of which nothing may be left."""
 
 _LISTED = 100
 """Documents that were left out of which `stats` tells the place."""
@@ -173,6 +180,10 @@ class _DocumentSource(LaneSource):
         """Tasks whose results were not taken, in order."""
         self._is_open = np.array([buffer.is_open for buffer in self._buffers], dtype=np.bool_)
         """bool, (own lanes,): whether more items can be asked for."""
+        self._useful = [first_item(mark.begin) for mark in self._marks]
+        """For each lane the item that it last had a document of that is of use."""
+        self._patience = max(_PATIENCE, _PASSES * -(-plan.items // plan.setup.lanes))
+        """Items of a lane without a document of use after which it is given up."""
         self._hungry: int | None = None
         """The lane that is waited for."""
         self._skips: list[Skipped] = []
@@ -272,10 +283,25 @@ class _DocumentSource(LaneSource):
         while (document := buffer.take()) is None:
             if buffer.is_done:
                 return None
+            if buffer.reached - self._useful[lane] > self._patience:
+                raise self._starved(lane)
             self._hungry = lane
             self._receive()
         self._sizing.took(lane, document.length)
+        packing = self._plan.documents.packing
+        if packing is None or packing.is_of_use(document.length):
+            self._useful[lane] = first_item(document.cursor)
+        elif first_item(document.cursor) - self._useful[lane] > self._patience:
+            raise self._starved(lane)
         return document
+
+    def _starved(self, lane: int) -> DataError:
+        begin, steps = self._useful[lane], self._plan.stages()
+        return DataError(
+            f"lane {self._numbers[lane]}: nothing is left of its items from number {begin} on, through "
+            f"{self._patience} of them: all are empty, too long, or dropped"
+            + (f" by {', '.join(steps)}" if steps else "")
+        )
 
     # Work
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from headrace._ranks import all_gather
 from headrace.batch import RowBatch
 from headrace.loading.arguments import Arguments
 from headrace.loading.base import END
@@ -171,6 +172,12 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
         return position
 
     # Telling
+
+    def gather(self, group: Any) -> dict[str, Any]:
+        """See `Driver.gather`."""
+        run, position = self.here()
+        state = run.state(position)
+        return State.merge(all_gather(state, group, run.world_size)) if state["part"] else state
 
     def sources(self, step: int, rank: int | None) -> list[Any]:
         """See `Driver.sources`."""

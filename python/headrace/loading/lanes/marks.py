@@ -21,7 +21,9 @@ def mark_state(mark: Mark, packing: RowPacking | None) -> dict[str, Any]:
         case "pad":
             state["part"] = mark.offset
         case "best_fit":
-            state["held"] = [[_listed(cursor), part] for cursor, part in mark.held]
+            # There may be a quarter of a million of them, in all lanes.
+            nested = any(isinstance(cursor[0], tuple) for cursor, _ in mark.held)
+            state["held"] = [[_listed(cursor) if nested else list(cursor), part] for cursor, part in mark.held]
         case _:
             pass
     return state

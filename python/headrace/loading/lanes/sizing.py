@@ -14,7 +14,7 @@ __all__ = ["Sizing"]
 
 _Ints = npt.NDArray[np.int64]
 
-_TASK_SECONDS = 0.02
+_TASK_SECONDS = 0.1
 """What a task should take: so much that handing it over is next to nothing, so little that a first row comes soon."""
 
 _MOST_ITEMS = 512

@@ -82,6 +82,11 @@ class LaneWorkers:
         """Ends the threads and processes. Waits for nothing and takes no lock."""
         self._pool.close()
 
+    def __del__(self) -> None:
+        # Sources and what they wait for refer to each other, and to the pool: not to these.
+        if hasattr(self, "_pool"):
+            self.close()
+
 
 class _Dispatch:
     """What a process calls: the maker that a task is for."""

@@ -1,0 +1,162 @@
+"""Pipelines that tests of lanes are about, as the library has them and as the reference has them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace.loading.lanes.documents import DocumentPlan
+from headrace.loading.lanes.source import Setup
+from headrace.samples.dynamic import DynamicDataset
+from lane_reference import LaneReference, Packing, Step
+from sample_sources import made_up, sample_of
+
+
+def begin(sample: dict[str, Any]) -> dict[str, Any]:
+    """A document of 0 to 16 tokens, some of them without one."""
+    number = sample["id"]
+    length = (number * 7 + number // 3) % 17 if number % 5 else 0
+    return {"id": number, "tokens": np.arange(length, dtype=np.int64) + 1000 * (number + 1)}
+
+
+def grow(document: dict[str, Any]) -> dict[str, Any]:
+    return document | {"tokens": np.concatenate([document["tokens"], [7]])}
+
+
+def noisy(document: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return document | {"tokens": np.concatenate([document["tokens"], rng.integers(0, 50, rng.integers(0, 4))])}
+
+
+def keep(document: dict[str, Any]) -> bool:
+    return len(document["tokens"]) % 3 != 1
+
+
+def toss(document: dict[str, Any], rng: np.random.Generator) -> bool:
+    return bool(rng.random() < 0.6)
+
+
+def cut(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """None, one or several: by five tokens each."""
+    tokens = document["tokens"]
+    return [document | {"tokens": tokens[at : at + 5]} for at in range(0, len(tokens), 5)]
+
+
+def copies(document: dict[str, Any], rng: np.random.Generator) -> Any:
+    """A generator, of 0 to 2 documents, each with a token of its own."""
+    for _ in range(int(rng.integers(0, 3))):
+        yield document | {"tokens": np.concatenate([document["tokens"], rng.integers(0, 50, 1)])}
+
+
+def join(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All of a group's tokens as one document, and its ids as another."""
+    return [
+        {"id": documents[0]["id"], "tokens": np.concatenate([one["tokens"] for one in documents])},
+        {"id": documents[0]["id"], "tokens": np.array([one["id"] for one in documents], dtype=np.int64)},
+    ]
+
+
+def mixed(documents: list[dict[str, Any]], rng: np.random.Generator) -> list[dict[str, Any]]:
+    """A group in another order, now and then without some."""
+    return [documents[place] for place in rng.permutation(len(documents))[: int(rng.integers(0, len(documents) + 1))]]
+
+
+STEPS = (
+    Step("map", grow),
+    Step("map", noisy, random=True),
+    Step("filter", keep),
+    Step("filter", toss, random=True),
+    Step("flat_map", cut),
+    Step("flat_map", copies, random=True),
+    *(Step("batch_map", join, size) for size in (1, 3)),
+    *(Step("batch_map", mixed, size, random=True) for size in (2, 5)),
+)
+
+steps_of = st.lists(st.sampled_from(STEPS), max_size=4)
+packings = st.one_of(
+    st.builds(
+        Packing,
+        mode=st.just("concat"),
+        seq_len=st.integers(1, 24),
+        overlap=st.integers(0, 1),
+        bos_id=st.none() | st.just(1),
+        eos_id=st.none() | st.just(2),
+    ),
+    st.builds(
+        Packing,
+        mode=st.just("best_fit"),
+        seq_len=st.integers(1, 24),
+        eos_id=st.none() | st.just(2),
+        lookahead=st.integers(1, 9),
+        long=st.sampled_from(["split", "drop"]),
+        max_documents=st.none() | st.integers(1, 3),
+    ),
+    st.builds(
+        Packing,
+        mode=st.sampled_from(["pad"]),
+        seq_len=st.integers(1, 24),
+        bos_id=st.none() | st.just(1),
+        long=st.sampled_from(["split", "drop"]),
+    ),
+    st.builds(Packing, mode=st.just("truncate"), seq_len=st.integers(1, 24)),
+    st.just(Packing(mode=None)),
+)
+
+
+def dataset_of(sizes: Sequence[int], steps: Sequence[Step], packing: Packing, **options: Any) -> Any:
+    """The dataset that a loader is made of."""
+    data: Any = made_up(sizes, **options).map(begin)
+    for step in steps:
+        data = data.batch_map(step.fn, step.size) if step.kind == "batch_map" else getattr(data, step.kind)(step.fn)
+    if packing.mode is None:
+        # A dataset of samples alone would count steps as if nothing were dropped.
+        return data if isinstance(data, DynamicDataset) else data.flat_map(one)
+    settings: dict[str, Any] = {"mode": packing.mode, "bos_id": packing.bos_id, "eos_id": packing.eos_id}
+    if packing.mode == "concat":
+        settings["overlap"] = packing.overlap
+    if packing.mode == "best_fit":
+        settings |= {"lookahead": packing.lookahead, "max_documents": packing.max_documents}
+    if packing.mode in ("best_fit", "pad"):
+        settings["long"] = packing.long
+    return data.pack(packing.seq_len, **settings)
+
+
+def one(document: Any) -> list[Any]:
+    return [document]
+
+
+def reference_of(
+    data: Any,
+    sizes: Sequence[int],
+    steps: Sequence[Step],
+    packing: Packing,
+    *,
+    lanes: int,
+    seed: int = 0,
+    shuffle: bool = True,
+    epochs: int | None = None,
+    pad: bool = False,
+) -> LaneReference:
+    """The same run, slowly."""
+    setup = Setup(seed=seed, shuffle=shuffle, lanes=lanes, window=None, epochs=epochs, pad=pad)
+    plan = DocumentPlan(data.pipeline, setup)
+    return LaneReference(
+        items=[begin(sample_of(number)) for number in range(sum(sizes))],
+        order=plan.order,
+        lanes=lanes,
+        seed=seed,
+        steps=[Step("map", _same), *steps],
+        packing=packing,
+        epochs=epochs,
+        pad=pad,
+    )
+
+
+def _same(document: Any) -> Any:
+    """Stands for `begin`, which the reference's items went through: it has a number among the stages."""
+    return document
+
+
+def loader_of(data: Any, batch: int, **options: Any) -> hr.DataLoader:
+    return hr.DataLoader(data, global_batch_size=batch, **{"num_workers": 0, **options})
