@@ -18,7 +18,7 @@ _ALL = (
         makers={"headrace": "headrace_tokenize", "tokenizers": "tokenizers_batch", "datasets": "datasets_map"},
         aims={"tokenizers": 0.9},
         unit="tokens",
-        size=64,
+        size=128,
         quick=2,
     ),
     Case(
