@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, settings
 
 from datasets import CorpusWriter
 from places import at, no_settings_from_outside, place, remote, servers, written
+from store_data import corpus, records
 
-__all__ = ["at", "no_settings_from_outside", "place", "remote", "servers", "write", "written"]
+__all__ = ["at", "corpus", "no_settings_from_outside", "place", "records", "remote", "servers", "write", "written"]
 
 # Deadlines measure the machine, which here is two cores shared with other tests. Fewer examples than Hypothesis'
 # hundred, as many of these tests run a loader for each; say --hypothesis-profile=thorough for more.
