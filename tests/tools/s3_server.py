@@ -6,7 +6,8 @@
         server.environment()              # AWS_* variables for a child process
 
 `python s3_server.py --serve` runs a server until its standard input ends, and prints its settings as one line of JSON;
-`--run COMMAND...` runs a command beside a server and a fault proxy. Its program is installed by `programs.py`.
+`--serve COMMAND...` runs a command that has them in its environment; `--run COMMAND...` runs one beside a server and a
+fault proxy. Its program is installed by `programs.py`.
 
 Needs nothing but the standard library.
 """
@@ -182,7 +183,11 @@ if __name__ == "__main__":
         with serve() as running:
             print(json.dumps({**running.environment(), "bucket": "data"}), flush=True)
             sys.stdin.read()
+    elif sys.argv[1:2] == ["--serve"]:
+        with serve() as running:
+            settings = {**os.environ, **running.environment()}
+            sys.exit(subprocess.run(sys.argv[2:], env=settings, check=False).returncode)
     elif sys.argv[1:2] == ["--run"] and len(sys.argv) > 2:
         sys.exit(run(sys.argv[2:]))
     else:
-        sys.exit("usage: s3_server.py --serve | --run COMMAND...")
+        sys.exit("usage: s3_server.py --serve [COMMAND...] | --run COMMAND...")

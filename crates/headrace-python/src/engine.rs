@@ -165,9 +165,10 @@ pub(crate) fn sources(
     Ok(rows.iter().map(|spans| source_tuples(run, spans)).collect())
 }
 
-/// Stored bytes, decoded bytes of the largest window, and windows that a rank reads in one pass.
+/// Stored bytes, decoded bytes of the largest window, windows, and requests of `block` bytes to a remote store that a
+/// rank reads in one pass.
 #[pyfunction]
-#[pyo3(signature = (run, *, epoch, batch, world, rank))]
+#[pyo3(signature = (run, *, epoch, batch, world, rank, block))]
 pub(crate) fn report(
     py: Python<'_>,
     run: &Run,
@@ -175,8 +176,9 @@ pub(crate) fn report(
     batch: u64,
     world: u64,
     rank: u64,
-) -> PyResult<(u64, u64, u64)> {
+    block: usize,
+) -> PyResult<(u64, u64, u64, u64)> {
     check_rank(world, rank)?;
-    let report = py.detach(|| engine::report(&run.0, epoch, batch, world, rank)).map_err(to_python)?;
-    Ok((report.bytes, report.window_bytes, report.windows))
+    let report = py.detach(|| engine::report(&run.0, epoch, batch, world, rank, block.max(1))).map_err(to_python)?;
+    Ok((report.bytes, report.window_bytes, report.windows, report.requests))
 }

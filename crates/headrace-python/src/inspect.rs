@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use headrace::cancel::Cancel;
-use headrace::engine::{LayOut, Options, Shares};
+use headrace::engine::{self, LayOut, Options, Shares};
 use headrace::index::Progress;
 use headrace::inspect::{self, QUANTILES, VerifyOptions};
 use pyo3::prelude::*;
@@ -86,24 +86,54 @@ pub(crate) fn verify(
     Ok(((report.files, report.row_groups, report.rows, report.tokens), faults.collect()))
 }
 
-/// Bytes of a rank's batches and buffers: what it holds beside decoded windows.
+/// How a rank's memory is shared out: bytes of its batches and buffers, which it holds beside decoded windows, and of one
+/// read.
 ///
 /// Raises BudgetError if `memory` is too small for them.
 #[pyfunction]
 #[pyo3(signature = (run, steps, *, world, workers, memory, prefetch))]
-pub(crate) fn fixed_memory(
+pub(crate) fn shares(
     run: &Run,
     steps: &Steps,
     world: u64,
     workers: usize,
     memory: u64,
     prefetch: usize,
-) -> PyResult<u64> {
+) -> PyResult<(u64, usize)> {
     check_rank(world, 0)?;
+    let shares = Shares::new(&run.0, &options(steps, world, 0, (workers, memory, prefetch))).map_err(to_python)?;
+    Ok((shares.fixed, shares.block))
+}
+
+/// Reads what a rank reads in one pass, as a run does, and decodes nothing; gives the bytes.
+///
+/// Raises BudgetError if `memory` is too small for one step.
+#[pyfunction]
+#[pyo3(signature = (run, steps, *, epoch, world, rank, workers, memory, prefetch))]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+pub(crate) fn fetch(
+    py: Python<'_>,
+    run: &Run,
+    steps: &Steps,
+    epoch: u64,
+    world: u64,
+    rank: u64,
+    workers: usize,
+    memory: u64,
+    prefetch: usize,
+) -> PyResult<u64> {
+    check_rank(world, rank)?;
+    let options = options(steps, world, rank, (workers, memory, prefetch));
+    let cancel = Cancel::new();
+    blocking(py, &cancel, |_| Ok(()), || engine::fetch(&run.0, &options, epoch, &cancel))
+}
+
+/// What a rank wants of a run from its start, with (workers, memory, prefetch).
+fn options(steps: &Steps, world: u64, rank: u64, (workers, memory, prefetch): (usize, u64, usize)) -> Options {
     let (steps, spill) = (steps.0.clone(), PathBuf::new());
-    let options = Options {
+    Options {
         world,
-        rank: 0,
+        rank,
         steps,
         start: 0,
         stop: None,
@@ -113,6 +143,5 @@ pub(crate) fn fixed_memory(
         prefetch,
         spill,
         layout: LayOut::Auto,
-    };
-    Shares::new(&run.0, &options).map(|shares| shares.fixed).map_err(to_python)
+    }
 }

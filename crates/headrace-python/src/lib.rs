@@ -47,7 +47,7 @@ mod _core {
     #[pymodule_export]
     use super::index::Index;
     #[pymodule_export]
-    use super::inspect::{fixed_memory, lengths, limits, verify};
+    use super::inspect::{fetch, lengths, limits, shares, verify};
     #[pymodule_export]
     use super::listing::Listing;
     #[pymodule_export]

@@ -1,8 +1,8 @@
-"""`python -m headrace.bench tokens DATA`, and `samples` and `preparing` likewise: the benchmarks by name."""
+"""`python -m headrace.bench tokens DATA`, and `samples`, `preparing` and `fetch URL` likewise: the benchmarks by name."""
 
 import sys
 
-_NAMES = ("tokens", "samples", "preparing")
+_NAMES = ("tokens", "samples", "preparing", "fetch")
 
 match sys.argv[1:2]:
     case ["tokens"]:
@@ -15,6 +15,10 @@ match sys.argv[1:2]:
         sys.exit(command.main(sys.argv[2:]))
     case ["preparing"]:
         from headrace.bench.preparing import command
+
+        sys.exit(command.main(sys.argv[2:]))
+    case ["fetch"]:
+        from headrace.bench.fetch import command
 
         sys.exit(command.main(sys.argv[2:]))
     case _:

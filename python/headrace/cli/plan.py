@@ -1,5 +1,6 @@
 """`headrace plan`: what a run would do, told without running it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,12 +53,12 @@ def run(urls: list[str], *, packing: Packing, order: Order, storage_option: list
     )
     run, position = packed_run.start(dataset, given, order.world, 0, None)
     workers = default_workers()
-    fixed = _core.fixed_memory(
+    fixed, block = _core.shares(
         run.core, position.steps, world=order.world, workers=workers, memory=memory, prefetch=_PREFETCH
     )
     whole = order.world * dataset.core.row_group_count <= _ALL_RANKS
     reports = [
-        _core.report(run.core, epoch=0, batch=order.batch, world=order.world, rank=rank)
+        _core.report(run.core, epoch=0, batch=order.batch, world=order.world, rank=rank, block=block)
         for rank in range(order.world if whole else 1)
     ]
     stored = int(dataset.core.column_info(dataset.packing.column)["bytes"])
@@ -89,6 +90,8 @@ def run(urls: list[str], *, packing: Packing, order: Order, storage_option: list
         "ranks_planned": "all" if whole else "0",
         "bytes_by_rank": [report[0] for report in reports],
         "bytes_all_ranks": read if whole else None,
+        "requests_by_rank": [report[3] for report in reports] if dataset.core.is_remote else None,
+        "read_bytes": block if dataset.core.is_remote else None,
         "read_amplification": amplification,
         "read_amplification_bound": 1 + (order.world - 1) / window,
         "memory": memory,
@@ -125,22 +128,29 @@ def _warnings(report: dict[str, Any]) -> list[str]:
     return warnings
 
 
+def _spread(counts: list[int], show: Callable[[int], str]) -> str:
+    low, high = show(min(counts)), show(max(counts))
+    return low if low == high else f"{low} to {high}"
+
+
 def _print(report: dict[str, Any]) -> None:
     world, batch = report["world_size"], report["global_batch_size"]
     by_rank = report["bytes_by_rank"]
     if report["ranks_planned"] != "all":
         reading = [("bytes read", f"{show_bytes(by_rank[0])} by rank 0, the only one planned: there are too many")]
     else:
-        low, high = show_bytes(min(by_rank)), show_bytes(max(by_rank))
-        spread = low if low == high else f"{low} to {high}"
+        spread = _spread(by_rank, show_bytes)
         reading = [
             (
                 "bytes read",
-                f"{spread} by a rank, {show_bytes(report['bytes_all_ranks'])} by all {world}" if world > 1 else low,
+                f"{spread} by a rank, {show_bytes(report['bytes_all_ranks'])} by all {world}" if world > 1 else spread,
             )
         ]
         if 1 < world <= _SHOWN_RANKS:
             reading += [(f"  rank {rank}", show_bytes(count)) for rank, count in enumerate(by_rank)]
+    if report["requests_by_rank"] is not None:
+        spread = _spread(report["requests_by_rank"], "{:,}".format)
+        reading.append(("requests", f"{spread} by a rank, of {show_bytes(report['read_bytes'])} at most"))
     about = "" if report["ranks_planned"] == "all" else "about "
     pairs = [
         ("data", f"{report['url']}, column {report['column']!r}, {show_bytes(report['column_bytes'])} stored"),

@@ -111,6 +111,34 @@ impl Scratch {
         }
     }
 
+    /// Has at least `want` bytes in the buffer, or all that the stream has left.
+    fn refill(&mut self, stream: &mut ByteStream, want: usize) -> Result<()> {
+        if self.buffer.is_empty() && stream.is_last_read() {
+            // It takes over the memory that the bytes came in, rather than to copy them.
+            self.buffer = Vec::new();
+        } else {
+            // Exactly: a buffer that doubles would hold more than it is charged for.
+            let room = want.saturating_add(self.block).saturating_sub(self.buffer.len());
+            let left = usize::try_from(stream.remaining()).unwrap_or(usize::MAX);
+            self.buffer.reserve_exact(room.min(left));
+        }
+        stream.fill(&mut self.buffer, want)
+    }
+
+    /// Reads a stream to its end and keeps nothing; gives its bytes.
+    pub fn drain(&mut self, mut stream: ByteStream, cancel: &Cancel) -> Result<u64> {
+        let mut bytes = 0;
+        loop {
+            cancel.check()?;
+            self.buffer = Vec::new();
+            stream.fill(&mut self.buffer, 1)?;
+            bytes += self.buffer.len() as u64;
+            if self.buffer.is_empty() {
+                return Ok(bytes);
+            }
+        }
+    }
+
     fn set_page_bytes(&mut self, page_bytes: u64) {
         self.page_bytes = page_bytes;
         self.decoder = ChunkDecoder::new(Limits { page_bytes });
@@ -140,10 +168,7 @@ impl Scratch {
                     let skip = consumed.saturating_sub(self.buffer.len());
                     self.buffer.drain(..consumed - skip);
                     stream.skip(skip as u64);
-                    // Exactly: a buffer that doubles would hold more than it is charged for.
-                    let room = want.saturating_add(self.block).saturating_sub(self.buffer.len());
-                    self.buffer.reserve_exact(room.min(chunk.len as usize));
-                    stream.fill(&mut self.buffer, want)?;
+                    self.refill(&mut stream, want)?;
                     if self.buffer.len() < want {
                         let found = self.buffer.len();
                         return Err(Error::data(

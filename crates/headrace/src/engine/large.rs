@@ -92,7 +92,7 @@ fn a_million_row_groups_are_planned_within_a_second_a_rank() {
         let took = longest(&index, lanes, window);
         let run = run(&index, lanes, window);
         let start = Instant::now();
-        let Report { bytes, windows, .. } = report(&run, 0, RANKS, RANKS, RANKS / 2).unwrap();
+        let Report { bytes, windows, .. } = report(&run, 0, RANKS, RANKS, RANKS / 2, 8 << 20).unwrap();
         let pass = start.elapsed();
         let all = index.columns[0].tokens.len() as u64;
         writeln!(

@@ -18,15 +18,19 @@ use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::store::ByteStream;
 
-/// Chunks whose reads are started before a thread gets to them. Scope: a window. Evidence: a store answers after some
-/// 30 ms, in which two threads decode a few chunks of a megabyte.
-const CHUNKS_AHEAD: usize = 8;
+/// Blocks that reads started before a thread gets to their chunks may hold. Scope: a window. Evidence: a store answers
+/// after some 30 ms, in which 20 Gbit/s bring ten blocks; and what two threads take meanwhile is there already.
+const BLOCKS_AHEAD: u64 = 24;
+/// Chunks of which that is so. Scope: a window. Evidence: as many as the requests that are under way in a process, by
+/// default; more would only wait for their turn. A chunk of a megabyte takes one.
+const CHUNKS_AHEAD: usize = 32;
+/// Blocks of a chunk that are under way beyond the one in use, for remote stores. So most chunks are asked for whole, in
+/// the order of use: a block that is asked for late would wait behind those of later chunks.
+const BLOCKS_BEHIND: usize = 3;
 /// Local files are read page by page, but not less than this at once: small pages come many at a time.
 const LOCAL_BLOCK: usize = 256 << 10;
 /// Where only some pages are wanted, this: a page's header and its levels, mostly.
 const LOCAL_FRONT: usize = 32 << 10;
-/// Blocks of a chunk that are under way beyond the one in use, for remote stores.
-const BLOCKS_AHEAD: usize = 2;
 
 /// How chunks are read.
 #[derive(Debug, Clone)]
@@ -44,15 +48,26 @@ pub struct Reading {
 impl Reading {
     /// Blocks that reads started ahead may hold: of the chunks ahead, and of those that `workers` threads are at.
     pub fn ahead_blocks(run: &Run, workers: u64) -> u64 {
-        let streams = CHUNKS_AHEAD as u64 + workers;
-        if run.index().store.is_remote() { streams * (BLOCKS_AHEAD as u64 + 1) } else { 0 }
+        let at_work = workers * (BLOCKS_BEHIND as u64 + 1);
+        if run.index().store.is_remote() { BLOCKS_AHEAD + at_work } else { 0 }
+    }
+
+    /// Bytes of a chunk that are asked for when its reads are started.
+    fn first_bytes(&self, run: &Run, chunk: u32) -> u64 {
+        run.column().chunks.bytes(chunk as usize).min((BLOCKS_BEHIND as u64 + 1) * self.block as u64)
+    }
+
+    /// Requests to a remote store that a chunk takes in blocks of so many bytes; 0 to a local disk.
+    pub(super) fn requests(run: &Run, chunk: u32, block: usize) -> u64 {
+        let bytes = run.column().chunks.bytes(chunk as usize);
+        if run.index().store.is_remote() { bytes.div_ceil(block as u64) } else { 0 }
     }
 
     /// The bytes of a chunk.
     pub(super) fn open(&self, run: &Run, chunk: u32) -> ByteStream {
         let store = Arc::clone(&run.index().store);
         let (block, ahead) = match (store.is_remote(), self.counter.is_some()) {
-            (true, _) => (self.block, BLOCKS_AHEAD),
+            (true, _) => (self.block, BLOCKS_BEHIND),
             (false, true) => (LOCAL_FRONT, 0),
             (false, false) => (LOCAL_BLOCK, 0),
         };
@@ -192,6 +207,8 @@ pub fn excerpt(
 pub(super) struct Reads {
     /// Streams that were opened before a thread got to them, by the chunk's place in the plan.
     streams: HashMap<usize, ByteStream>,
+    /// Bytes that these have asked for.
+    bytes: u64,
     /// The first chunk of which no read was started.
     next: usize,
 }
@@ -209,12 +226,20 @@ pub(super) fn read_ahead(
     }
     let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
     let own = reads.streams.remove(&number);
+    if own.is_some() {
+        reads.bytes -= reading.first_bytes(run, chunks[number].chunk);
+    }
     reads.next = reads.next.max(number + 1);
     while reads.next < chunks.len().min(number + 1 + CHUNKS_AHEAD) && reads.streams.len() < CHUNKS_AHEAD {
-        let next = reads.next;
-        let mut stream = reading.open(run, chunks[next].chunk);
+        let (next, chunk) = (reads.next, chunks[reads.next].chunk);
+        let bytes = reading.first_bytes(run, chunk);
+        if reads.bytes + bytes > BLOCKS_AHEAD * reading.block as u64 {
+            break;
+        }
+        let mut stream = reading.open(run, chunk);
         stream.start();
         reads.streams.insert(next, stream);
+        reads.bytes += bytes;
         reads.next += 1;
     }
     own

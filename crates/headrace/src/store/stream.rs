@@ -68,6 +68,11 @@ impl ByteStream {
         self.end - self.next + self.started.iter().map(|(_, len)| len).sum::<u64>() - self.unwanted
     }
 
+    /// Whether all that is left comes with one read of a remote store.
+    pub fn is_last_read(&self) -> bool {
+        self.store.is_remote() && self.unwanted == 0 && self.remaining() <= self.block
+    }
+
     /// Starts the first reads, so that they are under way before they are waited for.
     pub fn start(&mut self) {
         self.start_at_least(self.block);

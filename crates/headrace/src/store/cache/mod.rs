@@ -209,7 +209,12 @@ impl Pending for CachedRead {
                 },
                 Source::Thread(receiver) => match receiver.recv_timeout(POLL) {
                     Ok(fetched) => {
-                        buffer.append(&mut fetched?);
+                        let mut bytes = fetched?;
+                        // An empty buffer takes over the memory.
+                        if buffer.capacity() == 0 {
+                            std::mem::swap(buffer, &mut bytes);
+                        }
+                        buffer.append(&mut bytes);
                         return Ok(());
                     }
                     Err(RecvTimeoutError::Timeout) => Source::Thread(receiver),
