@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
 import signal
 import stat
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ import headrace as hr
 from files import environment, finish, run_python, start_python
 from headrace import _core
 from headrace._disk_cache import Place, place
+from headrace._files import Store
 from tools.fault_proxy import FaultProxy, Link
 from tools.http_server import FileServer
 from tools.s3_server import S3Server
@@ -239,6 +243,96 @@ def test_it_stays_within_its_size_and_deletes_nothing_else(
     assert sum(sizes) <= 350_000
     assert _core.DiskCache.clear(cache) == (len(sizes), sum(sizes))
     assert entries(cache) == [mine]
+
+
+def test_a_size_that_holds_no_range_says_what_it_needs(
+    server: S3Server, proxy: FaultProxy, bucket: str, tmp_path: Path
+) -> None:
+    # Half of a row group's column.
+    packed = open_cached(proxy, server, bucket, tmp_path / "cache", cache_size=16_000)
+    with pytest.warns(
+        UserWarning, match=r"(?s)a range of \d+ bytes is not cached.*hint: a cache_size of (\d+)"
+    ) as caught:
+        rows = tokens_of(packed)[0]
+    plain = hr.open(f"s3://{bucket}/data", storage_options=server.storage_options()).pack(100)
+    assert rows == tokens_of(plain)[0]
+    assert entries(tmp_path / "cache") == []
+    (warning,) = caught
+    (needed,) = re.findall(r"a cache_size of (\d+) or more", str(warning.message))
+    tokens_of(open_cached(proxy, server, bucket, tmp_path / "cache", cache_size=int(needed)))
+    assert entries(tmp_path / "cache") != []
+
+
+def test_what_is_not_to_be_kept_is_not(server: S3Server, proxy: FaultProxy, bucket: str, tmp_path: Path) -> None:
+    with environment(HEADRACE_CACHE_SIZE="1GiB"):
+        rows, stats = tokens_of(open_cached(proxy, server, bucket, tmp_path / "cache", cache_size=0), epochs=2)
+        assert (len(rows), stats["bytes_cached"]) == (3200, 0)
+        assert entries(tmp_path / "cache") == []
+
+
+def test_ranks_without_a_cache_folder_do_not_wait_for_each_other(
+    server: S3Server, proxy: FaultProxy, bucket: str, tmp_path: Path
+) -> None:
+    program = """
+        import json, sys
+        import headrace as hr
+        url, options, rank = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+        data = hr.open(url, storage_options=options).pack(100)
+        loader = hr.DataLoader(data, global_batch_size=8, seed=3, epochs=1, rank=rank, world_size=2)
+        print(sum(len(batch["tokens"]) for batch in loader))
+    """
+    arguments = (f"s3://{bucket}/data", json.dumps(server.storage_options(proxy.endpoint)))
+    for nowhere in ({"HOME": str(tmp_path / "a")}, {"HOME": "", "XDG_CACHE_HOME": ""}):
+        ranks = [start_python(program, *arguments, rank, HEADRACE_CACHE="", **nowhere) for rank in range(2)]
+        assert [int(finish(process)) for process in ranks] == [800, 800]
+
+
+def test_many_threads_at_once_share_a_cache_and_change_nothing_of_the_process(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(40):
+        (tmp_path / "data" / f"{number}.bin").write_bytes(bytes([number]) * 9000)
+    before = (os.umask(0o077), Path.cwd())
+    try:
+        store = Store([f"local:{tmp_path / 'data'}"], {}, Place(str(tmp_path / "cache"), 10**9))
+        with ThreadPoolExecutor(32) as pool:
+            found = list(pool.map(store.read, store.files * 5))
+        assert sorted(found) == sorted(bytes([number]) * 9000 for number in range(40) for _ in range(5))
+        assert (os.umask(0o077), Path.cwd()) == (0o077, before[1])
+    finally:
+        os.umask(before[0])
+    assert len(entries(tmp_path / "cache")) == 40
+    assert {stat.S_IMODE(path.stat().st_mode) for path in entries(tmp_path / "cache")} == {0o600}
+
+
+def test_only_what_a_user_keeps_is_closed_to_others(tmp_path: Path) -> None:
+    anybody, mask = 0o1777, os.umask(0o022)
+    os.umask(mask)
+    shared = tmp_path / "scratch"
+    shared.mkdir()
+    shared.chmod(anybody)
+    # As its parent has it, so that others can have a folder beside this user's wherever they could have had one.
+    for cache, mode in [(tmp_path / "own" / "deep" / "cache", 0o777 & ~mask), (shared / "a" / "cache", anybody)]:
+        _core.DiskCache(cache, 10**6)
+        assert [stat.S_IMODE(folder.stat().st_mode) for folder in (cache.parent, cache)] == [mode, mode]
+        assert stat.S_IMODE((cache / f"data-{os.geteuid()}").stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_two_users_share_a_folder() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as scratch:
+        Path(scratch).chmod(0o1777)
+        cache = Path(scratch) / "headrace"
+        for user in (12_345, 12_346):
+            child = os.fork()
+            if child == 0:
+                os.setuid(user)
+                problem = _core.DiskCache(cache, 10**6).take_problem()
+                os._exit(0 if problem is None else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert {folder.name: folder.stat().st_uid for folder in cache.iterdir()} == {
+            "data-12345": 12_345,
+            "data-12346": 12_346,
+        }
 
 
 def test_how_large_it_may_be(tmp_path: Path) -> None:

@@ -195,6 +195,33 @@ def test_a_forked_child_reads_with_connections_of_its_own(archive: str) -> None:
     )
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_pytorch_read_it(archive: str, method: str) -> None:
+    pytest.importorskip("torch")
+    run_python(
+        """
+        import sys, torch.utils.data
+        import headrace as hr
+
+        def main() -> None:
+            data = hr.open(sys.argv[1])
+            # Connections, and a thread for calls that are awaited, are there before the workers are.
+            assert data[3] == {"x": 3}
+            loader = torch.utils.data.DataLoader(
+                data, batch_size=10, shuffle=True, num_workers=2, multiprocessing_context=sys.argv[2]
+            )
+            for _ in range(2):
+                assert sorted(x for batch in loader for x in batch["x"].tolist()) == list(range(100))
+            assert data[4] == {"x": 4}
+
+        if __name__ == "__main__":
+            main()
+        """,
+        f"zip://lines{archive}",
+        method,
+    )
+
+
 def test_a_process_ends_while_calls_are_under_way(corpus: Path) -> None:
     run_python(
         """

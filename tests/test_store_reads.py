@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from store_places import Place
+from places import Place
 from tools.fault_proxy import Link
+
+pytestmark = pytest.mark.usefixtures("no_settings_from_outside")
 
 TAIL = 64 << 10  # Bytes of a file's end that are read first: with a footer and eight more.
 GAP = 128 << 10  # Bytes between two columns that are read with them, at most.

@@ -19,6 +19,8 @@ from tools.fault_proxy import Link, Weather
 from tools.hub_server import HubServer
 from tools.s3_server import S3Server
 
+pytestmark = pytest.mark.usefixtures("no_settings_from_outside")
+
 LISTINGS = {"s3": "list-type", "gs": "list-type", "az": "comp=list", "hf": "/tree/"}
 
 

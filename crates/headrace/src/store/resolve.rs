@@ -103,6 +103,7 @@ pub fn resolve(url: &str, options: &BTreeMap<String, String>) -> Result<Location
     if url.is_empty() {
         return Err(Error::Argument("the path is empty: expected a folder, a file, a pattern or a URL".to_owned()));
     }
+    refuse_login(url)?;
     if url.contains('\0') {
         return Err(Error::Argument(format!("{url:?}: a path cannot hold a NUL character")));
     }
@@ -151,6 +152,27 @@ pub fn resolve(url: &str, options: &BTreeMap<String, String>) -> Result<Location
             )))
         }
     }
+}
+
+/// Refuses `user:secret@` where no store takes it, before anything else can show it.
+fn refuse_login(url: &str) -> Result<()> {
+    let Some((scheme, rest)) = scheme(url).filter(|(scheme, _)| SCHEMES.contains(scheme)) else { return Ok(()) };
+    let authority = rest.split('/').next().unwrap_or_default();
+    let most = match scheme {
+        "file" | "http" | "https" => return Ok(()),
+        // `container@account.dfs.core.windows.net`.
+        "az" | "azure" | "abfs" | "abfss" => 1,
+        _ => 0,
+    };
+    if !authority.contains(':') && authority.matches('@').count() <= most {
+        return Ok(());
+    }
+    // A secret may hold a slash.
+    let place = rest.rsplit_once('@').map_or("", |(_, place)| place);
+    Err(Error::Argument(format!(
+        "\"{scheme}://(hidden)@{place}\": expected a URL without a login\nhint: pass what logs in as storage_options, or set \
+         the variables of the provider's own tools"
+    )))
 }
 
 fn remote(provider: impl Provider + 'static, key: &str) -> Result<Location> {
@@ -350,6 +372,29 @@ mod tests {
             place(&format!("file://{}/a%20b", folder.path().display())).expect("file URL"),
             Local::File(folder.path().join("a b"))
         );
+    }
+
+    #[test]
+    fn a_login_in_a_url_is_refused_and_not_shown() {
+        for scheme in SCHEMES.iter().filter(|scheme| !matches!(**scheme, "file" | "http" | "https")) {
+            for rest in [
+                "me:hunter2@bucket/key",
+                "me:hunter2@bucket",
+                "me:hun/ter2@bucket/key",
+                "me:hunter2@datasets/org/name",
+                "me:hunter2",
+                "me:hunter2@data@account.dfs.core.windows.net/key",
+                "hunter2@more@data@account.dfs.core.windows.net",
+                "me:hunter2@bucket/a\0b",
+            ] {
+                let message = at(&format!("{scheme}://{rest}")).expect_err(rest).to_string();
+                assert!(!message.contains("hunter2") && !message.contains("ter2"), "{message}");
+                assert!(message.contains("storage_options") && message.contains(*scheme), "{message}");
+            }
+        }
+        assert_eq!(keyed("s3://bucket/a@b:c"), ("s3://bucket".to_owned(), "a@b:c".to_owned()));
+        let container = "abfss://data@account.dfs.core.windows.net";
+        assert_eq!(keyed(&format!("{container}/k")).1, "k");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,6 +47,8 @@ pub struct Folder {
     is_ours: bool,
     /// Whether nothing is added any more.
     is_closed: AtomicBool,
+    /// Whether something was too large to be kept.
+    is_small: AtomicBool,
     problem: Mutex<Option<String>>,
 }
 
@@ -82,10 +84,12 @@ impl Folder {
             added: AtomicU64::new(limit),
             looking: Mutex::default(),
             is_closed: AtomicBool::new(false),
+            is_small: AtomicBool::new(false),
             problem: Mutex::default(),
         };
         // An attempt, so that it is known from the first on.
-        let attempt = create(&cache.root).and_then(|()| check_owner(&cache.root));
+        let attempt =
+            create_as_above(folder).and_then(|()| create(&cache.root)).and_then(|()| check_owner(&cache.root));
         cache.is_ours = attempt.is_ok();
         if let Err(error) = attempt.and_then(|()| tempfile::tempfile_in(&cache.root)) {
             cache.close(&error);
@@ -126,7 +130,21 @@ impl Folder {
         if let Some(file) = self.find(key) {
             return Asked::Here(file);
         }
-        if self.is_closed.load(Ordering::Relaxed) || len.saturating_add(HEADER) > self.limit / EVICT_PART {
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Asked::Closed;
+        }
+        let bytes = len.saturating_add(HEADER);
+        if bytes > self.limit / EVICT_PART {
+            if !self.is_small.swap(true, Ordering::Relaxed) {
+                self.note(format!(
+                    "a range of {len} bytes is not cached in {}: with a cache_size of {} bytes those of up to {} are\nhint: \
+                     a cache_size of {} or more",
+                    self.root.display(),
+                    self.limit,
+                    (self.limit / EVICT_PART).saturating_sub(HEADER),
+                    bytes.saturating_mul(EVICT_PART)
+                ));
+            }
             return Asked::Closed;
         }
         self.claim(key).unwrap_or_else(|error| {
@@ -277,6 +295,22 @@ fn user() -> u32 {
 
 fn create(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Makes a folder for all users of the machine, and those above it: where anybody may make one, anybody may use it.
+fn create_as_above(folder: &Path) -> io::Result<()> {
+    const ANYBODY: u32 = 0o1777;
+    let Some(above) = folder.parent().filter(|_| !folder.is_dir()) else { return Ok(()) };
+    create_as_above(above)?;
+    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) if fs::metadata(above)?.mode() & ANYBODY == ANYBODY => {
+            fs::set_permissions(folder, fs::Permissions::from_mode(ANYBODY))
+        }
+        Ok(()) => Ok(()),
+    }
 }
 
 /// Refuses a folder that another user may write to.

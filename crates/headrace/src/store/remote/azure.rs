@@ -160,6 +160,7 @@ impl Azure {
                 Setting::Credential => given.push((Key::AccessKey, value.to_owned())),
             }
         }
+        self.check_account()?;
         let own_login = given.iter().any(|(key, _)| is_login(*key));
         let mut variables: Vec<(Key, String)> =
             sources.all().filter_map(|(name, value)| Some((variable(name)?, value.to_owned()))).collect();
@@ -186,6 +187,27 @@ impl Azure {
         }
         add_emulator(&mut settings, sources);
         Ok(settings)
+    }
+
+    /// Options are for the account that the URL names, and name no other themselves.
+    fn check_account(&self) -> Result<()> {
+        let of_url = self.account.as_ref().map(|(name, _)| (name.as_str(), "the URL"));
+        let of_option =
+            self.options.get(Setting::Library(Key::AccountName)).map(|name| (name, "the option account_name"));
+        let of_string = self.options.get(Setting::ConnectionString).and_then(connection_string);
+        let of_string = of_string.as_deref().and_then(account).map(|name| (name, "the connection_string"));
+        let all: Vec<(&str, &str)> = [of_url, of_option, of_string].into_iter().flatten().collect();
+        match all.iter().find(|(name, _)| *name != all[0].0) {
+            Some((other, place)) => {
+                let (name, first) = all[0];
+                Err(Error::Argument(format!(
+                    "{}: expected one storage account, found {name:?} in {first} and {other:?} in {place}\nhint: leave one \
+                     of them out",
+                    self.root
+                )))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Where requests go, and what follows the endpoint before the container.
@@ -508,6 +530,35 @@ mod tests {
             let sources = Sources::of(&variables, &[]);
             assert_eq!(value(&store, &sources, Key::AccessKey).as_deref(), Some(EMULATOR_KEY), "{variables:?}");
             assert_ne!(endpoint(&store, &sources).as_deref(), Some("https://aaa.blob.core.windows.net"));
+        }
+    }
+
+    #[test]
+    fn options_for_another_account_are_refused() {
+        let string = format!("AccountName=aaa;AccountKey={EMULATOR_KEY}");
+        let of_string = ("connection_string", string.as_str());
+        for (authority, options, places) in [
+            ("data@bbb.dfs.core.windows.net", vec![of_string], ["the URL", "the connection_string"]),
+            ("data@bbb.dfs.core.windows.net", vec![("account_name", "aaa")], ["the URL", "the option account_name"]),
+            ("data", vec![("account_name", "bbb"), of_string], ["the option account_name", "the connection_string"]),
+            (
+                "data@bbb.dfs.core.windows.net",
+                vec![("connection_string", "UseDevelopmentStorage=true")],
+                ["the URL", "the connection_string"],
+            ),
+        ] {
+            let store = parse(authority, &options).expect("options");
+            let message = store.settings(&Sources::default()).expect_err(authority).to_string();
+            assert!(places.iter().all(|place| message.contains(place)) && message.contains("\"bbb\""), "{message}");
+            assert!(!message.contains(EMULATOR_KEY), "{message}");
+        }
+        for (authority, options) in [
+            ("data@aaa.dfs.core.windows.net", vec![of_string]),
+            ("data@aaa.dfs.core.windows.net", vec![("account_name", "aaa")]),
+            ("data", vec![of_string, ("account_name", "aaa")]),
+            ("data@aaa.dfs.core.windows.net", vec![("connection_string", "AccountKey=eA==")]),
+        ] {
+            assert!(parse(authority, &options).expect("options").settings(&Sources::default()).is_ok(), "{options:?}");
         }
     }
 

@@ -164,7 +164,7 @@ impl HttpService for Observer {
             }
             let body = match listing.filter(|_| status.is_success()) {
                 Some(listing) => {
-                    if let Err(error) = listing.check_whole(&body) {
+                    if let Err(error) = listing.check_whole(&body).and_then(|()| listing.check_next(&body)) {
                         notes.broke(error.kind());
                         return Err(error);
                     }
@@ -248,12 +248,20 @@ struct Listing {
     object: &'static str,
     /// Element of its key.
     key: &'static str,
+    /// Elements that say whether more follows, and where. Of Azure the second alone says both.
+    more: Option<(&'static str, &'static str)>,
 }
 
 /// Listings of S3 and Google Cloud Storage, and of Azure.
 const LISTINGS: [Listing; 2] = [
-    Listing { query: "list-type=2", root: "ListBucketResult", object: "Contents", key: "Key" },
-    Listing { query: "comp=list", root: "EnumerationResults", object: "Blob", key: "Name" },
+    Listing {
+        query: "list-type=2",
+        root: "ListBucketResult",
+        object: "Contents",
+        key: "Key",
+        more: Some(("IsTruncated", "NextContinuationToken")),
+    },
+    Listing { query: "comp=list", root: "EnumerationResults", object: "Blob", key: "Name", more: None },
 ];
 
 impl Listing {
@@ -264,6 +272,18 @@ impl Listing {
             return Ok(());
         }
         let text = format!("the listing broke off after {} bytes: expected {end} at its end", body.len());
+        Err(HttpError::new(HttpErrorKind::Decode, std::io::Error::other(text)))
+    }
+
+    /// An error if a listing says that it goes on, but not where: it must not pass for the end.
+    fn check_next(&self, body: &Bytes) -> Result<(), HttpError> {
+        let Some((more, next)) = self.more else { return Ok(()) };
+        let xml = String::from_utf8_lossy(body);
+        let says = |name: &str| element(&xml, name).map(|text| text.trim().to_owned()).unwrap_or_default();
+        if says(more) != "true" || !says(next).is_empty() {
+            return Ok(());
+        }
+        let text = format!("the listing says that it goes on ({more}), but not where: expected a {next}");
         Err(HttpError::new(HttpErrorKind::Decode, std::io::Error::other(text)))
     }
 
@@ -319,6 +339,25 @@ mod tests {
             assert_eq!(error.kind(), HttpErrorKind::Decode);
         }
         assert!(LISTINGS[0].check_whole(&whole).is_ok() && LISTINGS[1].check_whole(&whole).is_err());
+    }
+
+    #[test]
+    fn a_listing_that_does_not_say_where_it_goes_on_is_not_whole() {
+        let listed = |more: &str| Bytes::from(format!("<ListBucketResult>{more}</ListBucketResult>"));
+        let token = "<NextContinuationToken>a&amp;b</NextContinuationToken>";
+        for whole in [
+            String::new(),
+            "<IsTruncated>false</IsTruncated>".to_owned(),
+            format!("<IsTruncated>true</IsTruncated>{token}"),
+            format!("{token}<IsTruncated> true </IsTruncated>"),
+        ] {
+            assert!(LISTINGS[0].check_next(&listed(&whole)).is_ok(), "{whole}");
+        }
+        for lost in ["", "<NextContinuationToken/>", "<NextContinuationToken> </NextContinuationToken>"] {
+            let error = LISTINGS[0].check_next(&listed(&format!("<IsTruncated>true</IsTruncated>{lost}")));
+            assert_eq!(error.expect_err(lost).kind(), HttpErrorKind::Decode);
+        }
+        assert!(LISTINGS[1].check_next(&Bytes::from("<IsTruncated>true</IsTruncated>")).is_ok());
     }
 
     #[test]

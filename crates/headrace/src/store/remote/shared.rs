@@ -383,7 +383,10 @@ fn connect(provider: &dyn Provider, queries: &BTreeMap<String, Hidden>) -> Resul
 /// Whether two versions are of one kind and not the same.
 pub(super) fn differ(wanted: &Version, found: &Version) -> bool {
     match (wanted, found) {
-        (Version::ETag(wanted), Version::ETag(found)) => wanted != found,
+        // A server may call a tag weak in one answer and strong in another, as it compresses some of them.
+        (Version::ETag(wanted), Version::ETag(found)) => {
+            wanted.trim_start_matches("W/") != found.trim_start_matches("W/")
+        }
         (Version::Modified(wanted), Version::Modified(found)) => wanted != found,
         _ => false,
     }

@@ -102,10 +102,12 @@ impl Web {
             let target = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
             let target = target.filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308));
             let Some(target) = target.filter(|_| !stop(response.headers())) else {
-                return match response.status().is_success() || stop(response.headers()) {
-                    true => Ok(Arrived { response, url, passed }),
-                    false => Err(format!("the server answered {status}").into()),
-                };
+                // Others that mean success, such as "no content", mean that it is not a file that comes.
+                if !matches!(status, 200 | 206) && !stop(response.headers()) {
+                    return Err(format!("the server answered {status}").into());
+                }
+                check_encoding(&url, response.headers())?;
+                return Ok(Arrived { response, url, passed });
             };
             let next = url.join(target).map_err(|_| "the server sends us on to something that is no URL")?;
             if passed.len() == MOST_REDIRECTS {
@@ -118,6 +120,33 @@ impl Web {
             url = next;
             passed.push(response.headers().clone());
         }
+    }
+}
+
+/// An error if a server sends something else than a file's bytes: them compressed, which it was asked not to do. Some call
+/// it an encoding where a file is compressed, and its name says so: those are its bytes.
+fn check_encoding(url: &Url, headers: &HeaderMap) -> std::result::Result<(), Fault> {
+    let mut codings =
+        headers.get_all(header::CONTENT_ENCODING).iter().flat_map(|value| value.as_bytes().split(|b| *b == b','));
+    let path = url.path().to_ascii_lowercase();
+    let is_named = |coding: &str| match coding {
+        "" | "identity" => true,
+        "gzip" | "x-gzip" => path.ends_with(".gz") || path.ends_with(".tgz"),
+        "zstd" => path.ends_with(".zst"),
+        "br" => path.ends_with(".br"),
+        _ => false,
+    };
+    let coding = codings.find_map(|coding| {
+        let coding = String::from_utf8_lossy(coding.trim_ascii()).to_ascii_lowercase();
+        (!is_named(&coding)).then_some(coding)
+    });
+    match coding {
+        None => Ok(()),
+        Some(coding) => Err(format!(
+            "the server sends the file compressed (Content-Encoding: {coding}), which it was asked not to\nhint: turn that \
+             off for these files on the server, or download them"
+        )
+        .into()),
     }
 }
 
@@ -283,6 +312,34 @@ mod tests {
         assert_eq!(of("bytes */100"), Some((0..0, 100)));
         for wrong in ["bytes 5-9/*", "5-9/100", "bytes 5/100", "bytes 0-18446744073709551615/1"] {
             assert_eq!(of(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_file_comes_as_it_is() {
+        let of = |path: &str, coding: &str| {
+            let url = Url::parse(&format!("https://a.org/{path}")).expect(path);
+            check_encoding(&url, &headers(&[(header::CONTENT_ENCODING, coding)]))
+        };
+        for (path, coding) in [
+            ("a.json", "identity"),
+            ("a.json", ""),
+            ("a.json.gz", "gzip"),
+            ("A.TGZ", "X-GZIP"),
+            ("a.zst", "zstd"),
+            ("a.br", "br"),
+        ] {
+            assert!(of(path, coding).is_ok(), "{path} {coding}");
+        }
+        for (path, coding) in [
+            ("a.json", "gzip"),
+            ("a.json", "identity, gzip"),
+            ("a.json.gz", "br"),
+            ("a.gz", "gzip, zstd"),
+            ("a", "deflate"),
+        ] {
+            let error = of(path, coding).expect_err(path).to_string();
+            assert!(error.contains("Content-Encoding: ") && error.contains("hint: "), "{error}");
         }
     }
 
