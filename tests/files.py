@@ -148,12 +148,13 @@ def _set(name: str, value: str | None) -> None:
 
 def start_python(program: str, *arguments: object, **variables: str) -> "subprocess.Popen[str]":
     """Starts a program of a test; `tests` is on its path. `stdin` and `stdout` are pipes."""
-    tests = Path(__file__).parent
+    # Where this process finds its modules, too.
+    places = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     # The root of the checkout must not come first: its folders are no packages.
     command = [sys.executable, "-P", "-c", textwrap.dedent(program), *map(str, arguments)]
     return subprocess.Popen(
         command,
-        env={**os.environ, "PYTHONPATH": str(tests), **variables},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places)), **variables},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

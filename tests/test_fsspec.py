@@ -219,6 +219,7 @@ def test_workers_of_pytorch_read_it(archive: str, method: str) -> None:
         """,
         f"zip://lines{archive}",
         method,
+        timeout=240,
     )
 
 

@@ -1,5 +1,7 @@
 """Datasets of remote stores begin with few requests, and wait for a network that is not there for a while."""
 
+import json
+import re
 import shutil
 import subprocess
 import time
@@ -12,6 +14,8 @@ import pytest
 import headrace as hr
 from files import run_python
 from headrace._files import Store
+from tools.fault_proxy import FaultProxy
+from tools.s3_server import S3Server
 from tools.serving import HOST, Handler, HttpService
 
 COUNT = 100_000
@@ -66,7 +70,6 @@ class _Lists(Handler):
 
 
 def test_a_hundred_thousand_objects_take_a_page_a_thousand() -> None:
-    # B115.
     with Many(COUNT) as bucket:
         store = Store(["s3://bucket/data"], bucket.options)
         assert [f"data/{file.path}" for file in store.files] == bucket.keys
@@ -106,6 +109,38 @@ def test_a_long_listing_shows_how_far_it_is() -> None:
     assert counts == sorted(counts)
     assert 5_000 <= counts[-1] <= 20_000
     assert shown.split("|")[-1] == "#", "the line goes away"
+
+
+@pytest.mark.slow
+def test_a_real_server_lists_a_hundred_thousand_objects_in_few_requests() -> None:
+    keys = sorted(f"data/{n % 7}/{n % 11}/part={n % 13}/{n:06}.bin" for n in range(COUNT))
+    program = """
+        import json, os, sys
+        import headrace as hr
+        # Standard error is a terminal of the program's own.
+        mine, terminal = os.openpty()
+        os.dup2(terminal, 2)
+        data = hr.open("s3://many/data", format="files", storage_options=json.loads(sys.argv[1]))
+        os.write(2, b"#")
+        shown = b""
+        while not shown.endswith(b"#"):
+            shown += os.read(mine, 1 << 16)
+        print(json.dumps({"files": len(data), "shown": shown.decode()}))
+    """
+    with S3Server() as server, FaultProxy(HOST, server.port) as proxy:
+        server.make_bucket("many")
+        server.put_many("many", keys)
+        found = json.loads(run_python(program, json.dumps(server.storage_options(proxy.endpoint))))
+        asked = [note["target"] for note in proxy.requests()]
+        assert found["files"] == COUNT
+        # As many as there are pages, each asked for once.
+        assert len(asked) == len(set(asked)) == COUNT // 1000
+        assert all("list-type=2" in target and "delimiter" not in target for target in asked)
+        counts = [int(count.replace(",", "")) for count in re.findall(r"files found, ([\d,]+)", found["shown"])]
+        assert len(counts) >= 2
+        assert counts == sorted(counts)
+        store = Store(["s3://many/data"], server.storage_options())
+        assert [f"data/{file.path}" for file in store.files] == keys
 
 
 # Names
@@ -153,7 +188,7 @@ def resolver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_name_that_does_not_resolve_for_a_while(resolver: Path, tmp_path: Path) -> None:
-    # B101: a second at the start, when the address may be wrong; in a run for longer.
+    # A second at the start, when the address may be wrong; in a run for longer.
     with Many(10) as bucket:
         run_python(
             """

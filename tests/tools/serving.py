@@ -144,6 +144,12 @@ class ProgramServer(StoreServer):
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
+    @property
+    def folder(self) -> Path:
+        """The folder that it keeps its data in, while it runs."""
+        assert self._folder is not None
+        return Path(self._folder.name)
+
     @abstractmethod
     def command(self, folder: Path) -> list[str]:
         """What to run, to listen on `self.port` and keep data in the folder."""

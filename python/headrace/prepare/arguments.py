@@ -192,6 +192,8 @@ def local_folder(value: str | os.PathLike[str]) -> Path:
         raise ValueError("output_dir must be the path of a folder, got no text")
     if "://" in text:
         raise ValueError(
-            f"output_dir must be a folder on a disk, got {text!r}\nhint: write there, then upload the folder"
+            # What follows may be a login.
+            f"output_dir must be a folder on a disk, got the URL of a store ({text.partition('://')[0]}://)\n"
+            "hint: write to a disk, then upload the folder"
         )
     return Path(text)

@@ -22,11 +22,8 @@ mod conductor;
 mod cursor;
 mod decode;
 mod documents;
-<<<<<<< HEAD
-mod gather;
-=======
 mod fetching;
->>>>>>> 5d92293 (The requests of a row group are planned, told and counted; the fetch stage alone is measured beside obstore)
+mod gather;
 mod keep;
 mod laid;
 mod laying;
@@ -52,11 +49,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
 pub use batch::{Array, ArrayKind, Batch, Numbers};
 pub use conductor::{Counters, LayOut, Options};
-<<<<<<< HEAD
-pub use gather::{Gather, Row, Values, Whole};
-=======
 pub use fetching::fetch;
->>>>>>> 5d92293 (The requests of a row group are planned, told and counted; the fetch stage alone is measured beside obstore)
+pub use gather::{Gather, Row, Values, Whole};
 pub use memory::{Plain, Slot};
 pub use plan::{ChunkPlan, WindowPlan};
 pub use report::{Report, report};
