@@ -1,4 +1,4 @@
-"""`python -m headrace.bench tokens DATA`, and `samples`, `preparing` and `fetch URL` likewise: the benchmarks by name."""
+"""`python -m headrace.bench tokens DATA`; `samples`, `preparing` and `fetch URL` likewise: the benchmarks by name."""
 
 import sys
 

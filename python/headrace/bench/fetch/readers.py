@@ -34,7 +34,8 @@ SEQ_LEN = 2048
 
 def own(url: str) -> Callable[[], int]:
     """The first stage of headrace's engine: planned, fetched ahead and in order by its threads, and not decoded."""
-    dataset = headrace.open(url, index="rebuild").pack(SEQ_LEN, column=COLUMN)
+    dataset = headrace.open(url, index="rebuild")
+    assert isinstance(dataset, headrace.TableDataset), "what is written there is Parquet"
     given = packed_run.Given(
         seed=0,
         shuffle=True,
@@ -45,7 +46,7 @@ def own(url: str) -> Callable[[], int]:
         epochs=None,
         pad=False,
     )
-    run, position = packed_run.start(dataset, given, 1, 0, None)
+    run, position = packed_run.start(dataset.pack(SEQ_LEN, column=COLUMN), given, 1, 0, None)
     return lambda: _core.fetch(
         run.core,
         position.steps,
