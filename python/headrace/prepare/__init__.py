@@ -5,7 +5,8 @@ give, through `readers`, or a queue (`queueing`), and `documents` the texts of a
 `workers`, which `engine` gives inputs from `feed`; `spool` keeps what comes of it, `chunking` makes chunks of that, in
 the files of `writing`, and `output` makes them a dataset.
 
-`recording` writes stores of records as they come, without any of that: over `record_shards` and `record_values`.
+`recording` writes stores of records as they come, without any of that: over `record_shards` and `record_values`;
+`completing` makes one dataset of parts, those of records by `record_parts`.
 """
 
 from .arguments import Prepared

@@ -5,6 +5,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from headrace.formats.mds.index import is_mds
 
 from .arguments import Prepared, local_folder
 from .output import Output, read_json
+from .record_parts import hold_parts, parts_of, whole_of
 
 __all__ = ["complete_dataset"]
 
@@ -29,9 +31,10 @@ _OWN = ("types", "temporal_schema")
 def complete_dataset(output_dir: str | os.PathLike[str]) -> Prepared:
     """Makes one dataset of the parts that workers or machines left in a folder, each with an index of its own.
 
-    These are LitData's indexes of workers and nodes (``0.index.json``, ``0-index.json``) beside the chunks, which are
-    removed when the whole one is there; or sub-folders that are MDS datasets, which stay as they are. No sample is
-    read, but each file has to be there with the size that its index says.
+    These are LitData's indexes of workers and nodes (``0.index.json``, ``0-index.json``) beside the chunks, or those of
+    `StreamWriter` and `DocumentWriter` with ``part=``, which are removed when the whole one is there; or sub-folders
+    that are MDS datasets, which stay as they are. No sample is read, but each file has to be there with the size that
+    its index says. Parts of a store of records that is complete already are added to it.
 
     Args:
         output_dir: the folder, which becomes the dataset.
@@ -53,28 +56,12 @@ def complete_dataset(output_dir: str | os.PathLike[str]) -> Prepared:
     folder = local_folder(output_dir)
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder with the parts of a dataset, found none")
-    parts = sorted(
-        (path for path in folder.iterdir() if _PARTS.fullmatch(path.name)),
-        key=lambda path: [int(number or -1) for number in _numbers(path.name)],
-    )
     output = Output(folder)
     try:
         if output.lines():
             raise ValueError(f"{folder}: expected parts that are finished, found an unfinished run of headrace")
-        if parts:
-            files, index = _of_litdata(parts)
-        else:
-            files, index = _of_mds(folder, sorted(path for path in folder.rglob(_INDEX) if path.parent != folder))
-        if not files:
-            raise ValueError(
-                f"{folder}: expected indexes of workers (such as 0.index.json), or folders that are MDS datasets, "
-                "found none"
-            )
-        _check_there(folder, files)
-        _expect_same(folder / _INDEX, index)
-        output.replace(folder / _INDEX, json.dumps(index, sort_keys=True).encode())
-        for path in parts:
-            path.unlink()
+        with ExitStack() as held:
+            files = _complete(folder, output, held)
     finally:
         output.close(finished=False)
     samples = sum(samples for _, _, samples in files)
@@ -84,6 +71,33 @@ def complete_dataset(output_dir: str | os.PathLike[str]) -> Prepared:
 
 _Files = list[tuple[str, int | None, int]]
 """Files' names, bytes if they are known, and samples."""
+
+
+def _complete(folder: Path, output: Output, held: ExitStack) -> _Files:
+    """Writes the index of what is there."""
+    if parts := parts_of(folder):
+        hold_parts(folder, held)
+        files, index = whole_of(folder, parts)
+    else:
+        parts = sorted(
+            (path for path in folder.iterdir() if _PARTS.fullmatch(path.name)),
+            key=lambda path: [int(number or -1) for number in _numbers(path.name)],
+        )
+        if parts:
+            files, index = _of_litdata(parts)
+        else:
+            files, index = _of_mds(folder, sorted(path for path in folder.rglob(_INDEX) if path.parent != folder))
+        if not files:
+            raise ValueError(
+                f"{folder}: expected indexes of workers (such as 0.index.json or part-00000.json), or folders that are "
+                "MDS datasets, found none"
+            )
+        _expect_same(folder / _INDEX, index)
+    _check_there(folder, files)
+    output.replace(folder / _INDEX, json.dumps(index, sort_keys=True).encode())
+    for path in parts:
+        path.unlink()
+    return files
 
 
 def _numbers(name: str) -> Sequence[str | None]:

@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import DataError, StoreError
-from headrace.formats.records.store import is_records
+from headrace.formats.records.store import VERSION, is_records
 
-from .durable import store_error
+from .durable import store_error, sync
 
 __all__ = ["INDEX", "OpenShard", "files_of", "lock", "read_index", "unlock", "write_index"]
 
 INDEX: Final = "index.json"
+_KEYS = ("kind", "dtype", "documents", "meta", "shards")
 _BUFFER_BYTES = 1 << 20
 
 
@@ -136,14 +137,15 @@ def read_index(path: Path) -> dict[str, Any]:
     """
     try:
         index: Any = json.loads(path.read_bytes())
-        good = (
-            isinstance(index, dict) and is_records(cast("dict[str, Any]", index)) and isinstance(index["shards"], list)
-        )
-    except (ValueError, KeyError) as error:
+    except ValueError as error:
         raise DataError(f"{path}: expected the index of a store of records: {error}") from None
-    if not good:
+    if not isinstance(index, dict) or not is_records(found := cast("dict[str, Any]", index)):
         raise DataError(f"{path}: expected the index of a store of records, found something else")
-    return cast("dict[str, Any]", index)
+    if found.get("version") != VERSION:
+        raise DataError(f"{path}: expected version {VERSION}, found {found.get('version')!r}")
+    if missing := [key for key in _KEYS if key not in found]:
+        raise DataError(f"{path}: expected an index with {missing[0]!r}, found none")
+    return found
 
 
 def files_of(entry: Mapping[str, Any]) -> list[str]:
@@ -165,6 +167,7 @@ def write_index(path: Path, index: Mapping[str, Any]) -> None:
             out.flush()
             os.fsync(out.fileno())
         aside.replace(path)
+        sync(path.parent)
     except OSError as error:
         raise store_error(path, error) from None
 

@@ -6,7 +6,6 @@ lists the shards that are whole. So whatever becomes of a writer, a reader finds
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
 
@@ -21,7 +20,7 @@ from .arguments import check_choice, local_folder
 from .record_shards import INDEX, OpenShard, files_of, lock, read_index, unlock, write_index
 from .record_values import fitting, record_type, rows_of
 
-__all__ = ["DocumentWriter", "StreamWriter", "complete_records"]
+__all__ = ["DocumentWriter", "StreamWriter"]
 
 _MOST_PARTS = 100_000
 
@@ -71,6 +70,11 @@ class _Writer:
         if self._part is not None:
             # What other parts write lies beside it.
             there = [name for name in there if name == self._index or name.startswith(self._stem) or name == INDEX]
+            if mode == "overwrite" and INDEX in there:
+                raise ValueError(
+                    f"{self._folder}: expected parts that are not complete yet, found {INDEX}\n"
+                    'hint: mode="append" adds to what it lists; to replace that, remove the folder first'
+                )
         if mode is None and there:
             raise ValueError(
                 f"{self._folder}: expected an empty folder, found {', '.join(there[:3])}\n"
@@ -332,32 +336,3 @@ class DocumentWriter(_Writer):
         for name, value in given.items():
             record[name] = fitting(np.asarray([value]), fields[name], f"meta, {name}")
         return record.tobytes()
-
-
-def complete_records(folder: Path) -> int:
-    """Makes one store of the parts that several writers left in a folder; their files stay where they are.
-
-    Returns:
-        The number of its shards.
-
-    Raises:
-        DataError: if there is none, or they are of different types.
-    """
-    parts = sorted(folder.glob("part-*.json"))
-    if not parts:
-        raise DataError(f"{folder}: expected part-*.json of writers with part=, found none")
-    whole: dict[str, Any] | None = None
-    for path in parts:
-        index = read_index(path)
-        if whole is None:
-            whole = index
-            continue
-        for key in ("kind", "dtype", "documents", "meta"):
-            if index[key] != whole[key]:
-                raise DataError(f"{path}: expected {key} {whole[key]!r} as in {parts[0]}, found {index[key]!r}")
-        whole["shards"] += index["shards"]
-    assert whole is not None
-    write_index(folder / INDEX, whole)
-    for path in parts:
-        path.unlink()
-    return len(whole["shards"])
