@@ -18,7 +18,7 @@ from .packing import Mode, RowPacking
 from .pipeline import Pipeline
 from .stages import BatchMap, Filter, FlatMap, Key, Map, Pick, Stage, Tokenize
 
-__all__ = ["Chain", "DocumentDataset", "DocumentPipeline", "DynamicDataset", "RowDataset", "names_of"]
+__all__ = ["Chain", "DocumentPipeline", "DynamicDataset", "DynamicDocuments", "DynamicRows", "names_of"]
 
 _READ_AHEAD = 64
 """Items that plain iteration asks for at once."""
@@ -71,7 +71,7 @@ class DocumentPipeline:
 
 
 class Chain(Dataset):
-    """Samples or documents, to which steps can be added: what `SampleDataset` and `DocumentDataset` have in common."""
+    """Samples or documents, to which steps can be added: what `SampleDataset` and `DynamicDocuments` have in common."""
 
     _cache: ChunkCache
 
@@ -154,7 +154,7 @@ class Chain(Dataset):
         most = None if truncate is None else as_int(truncate, "truncate", least=1)
         return self._then(Tokenize(encoder, column, name, most))
 
-    def flat_map(self, fn: Callable[..., Any]) -> "DocumentDataset":
+    def flat_map(self, fn: Callable[..., Any]) -> "DynamicDocuments":
         """Several documents for each sample, or none: those that ``fn(sample)`` gives, a list or an iterator.
 
         What follows is done to each document. Functions may take ``rng``, see `map`; each document has numbers of its
@@ -167,7 +167,7 @@ class Chain(Dataset):
         """
         return self._dynamic(FlatMap(_callable(fn, "flat_map")))
 
-    def batch_map(self, fn: Callable[..., Any], size: SupportsIndex) -> "DocumentDataset":
+    def batch_map(self, fn: Callable[..., Any], size: SupportsIndex) -> "DynamicDocuments":
         """Other documents for each `size` neighbouring ones: ``fn(list)`` gives any number of them.
 
         Neighbours are those that follow each other in a loader's lane, so which they are depends on the seed and the
@@ -204,7 +204,7 @@ class Chain(Dataset):
         long: Literal["split", "drop"] | None = None,
         max_documents: SupportsIndex | None = None,
         cu_seqlens_size: SupportsIndex | None = None,
-    ) -> "RowDataset":
+    ) -> "DynamicRows":
         """Documents packed to rows, in each of a loader's lanes by itself and without end.
 
         A document is a dict with a list or an array of numbers, or such a list itself. One without a token gives
@@ -271,16 +271,16 @@ class Chain(Dataset):
             max_documents=max_documents,
         )
         pipeline = self._with_parts(tuple(one.column for one in packing.columns))
-        return RowDataset(replace(pipeline, packing=packing), self._cache)
+        return DynamicRows(replace(pipeline, packing=packing), self._cache)
 
     def _with_parts(self, names: tuple[str, ...]) -> DocumentPipeline:
         """What it consists of, where only some parts of samples are of use."""
         del names
         return self._as_documents()
 
-    def _dynamic(self, stage: Stage) -> "DocumentDataset":
+    def _dynamic(self, stage: Stage) -> "DynamicDocuments":
         pipeline = self._as_documents()
-        return DocumentDataset(replace(pipeline, stages=(*pipeline.stages, stage)), self._cache)
+        return DynamicDocuments(replace(pipeline, stages=(*pipeline.stages, stage)), self._cache)
 
 
 class DynamicDataset(Dataset):
@@ -348,7 +348,7 @@ class DynamicDataset(Dataset):
         return f"Dataset({self.url!r}{others}, format={origin.source.format!r}, samples={len(base):,}){steps}"
 
 
-class DocumentDataset(DynamicDataset, Chain):
+class DynamicDocuments(DynamicDataset, Chain):
     """Documents that are made of samples, one to many: as `SampleDataset.flat_map` and `batch_map` give them.
 
     Each method gives another dataset and leaves this one as it is. There are no numbers of documents and no length. A
@@ -379,7 +379,7 @@ class DocumentDataset(DynamicDataset, Chain):
         documents, times = self._measured()
         return round(len(documents) * times)
 
-    def select(self, columns: Iterable[str]) -> "DocumentDataset":
+    def select(self, columns: Iterable[str]) -> "DynamicDocuments":
         """Only some parts of documents that are dicts, in this order.
 
         Example:
@@ -388,14 +388,14 @@ class DocumentDataset(DynamicDataset, Chain):
         """
         return self._then(Pick(names_of(columns)))
 
-    def _then(self, stage: Stage) -> "DocumentDataset":
+    def _then(self, stage: Stage) -> "DynamicDocuments":
         return self._dynamic(stage)
 
     def _as_documents(self) -> DocumentPipeline:
         return self._pipeline
 
 
-class RowDataset(DynamicDataset):
+class DynamicRows(DynamicDataset):
     """Documents packed to rows, as `pack` gives them where documents have to be made first.
 
     A loader's rows come lane by lane and without end, packed in each lane by itself.

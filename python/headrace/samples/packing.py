@@ -2,6 +2,7 @@
 documents. How they become rows is `headrace.loading.lanes.packers`.
 """  # noqa: D205
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, SupportsIndex, cast
@@ -154,10 +155,11 @@ class RowPacking:
         """Entries of a row."""
         return self.seq_len + self.overlap
 
-    def is_of_use(self, length: int) -> bool:
-        """Whether a document of so many entries becomes a part of a row."""
+    @property
+    def longest(self) -> float:
+        """Entries of the longest documents that are not left out."""
         leaves_out = self.long == "drop" and self.mode in ("best_fit", "pad")
-        return length > 0 and not (leaves_out and length > self.seq_len)
+        return self.seq_len if leaves_out else math.inf
 
     def identity(self) -> dict[str, Any]:
         """What of it decides which entry stands where, for the state."""

@@ -39,7 +39,7 @@ def boundaries(layout: Layout, records: Sequence[Record | None]) -> dict[str, An
         made["position_ids"] = made["position_ids"].reshape(shape)
         made |= _cumulative(layout, lengths, ends, width)
     if layout.loss_mask:
-        made["loss_mask"] = (np.arange(width) < used[:, None]).astype(np.uint8)
+        made["loss_mask"] = (np.arange(width) < used[:, None]).view(np.uint8)
     return made
 
 

@@ -9,6 +9,7 @@ How much is asked for ahead, by which lanes, and when it is there changes speed 
 is decided by its mark alone.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -180,8 +181,9 @@ class _DocumentSource(LaneSource):
         """Tasks whose results were not taken, in order."""
         self._is_open = np.array([buffer.is_open for buffer in self._buffers], dtype=np.bool_)
         """bool, (own lanes,): whether more items can be asked for."""
-        self._useful = [first_item(mark.begin) for mark in self._marks]
-        """For each lane the item that it last had a document of that is of use."""
+        self._useful = [mark.begin for mark in self._marks]
+        """For each lane the cursor of the last document that was of use."""
+        self._longest = math.inf if packing is None else packing.longest
         self._patience = max(_PATIENCE, _PASSES * -(-plan.items // plan.setup.lanes))
         """Items of a lane without a document of use after which it is given up."""
         self._hungry: int | None = None
@@ -283,20 +285,20 @@ class _DocumentSource(LaneSource):
         while (document := buffer.take()) is None:
             if buffer.is_done:
                 return None
-            if buffer.reached - self._useful[lane] > self._patience:
+            if buffer.reached - first_item(self._useful[lane]) > self._patience:
                 raise self._starved(lane)
             self._hungry = lane
             self._receive()
-        self._sizing.took(lane, document.length)
-        packing = self._plan.documents.packing
-        if packing is None or packing.is_of_use(document.length):
-            self._useful[lane] = first_item(document.cursor)
-        elif first_item(document.cursor) - self._useful[lane] > self._patience:
+        length = document.length
+        self._sizing.took(lane, length)
+        if 0 < length <= self._longest:
+            self._useful[lane] = document.cursor
+        elif first_item(document.cursor) - first_item(self._useful[lane]) > self._patience:
             raise self._starved(lane)
         return document
 
     def _starved(self, lane: int) -> DataError:
-        begin, steps = self._useful[lane], self._plan.stages()
+        begin, steps = first_item(self._useful[lane]), self._plan.stages()
         return DataError(
             f"lane {self._numbers[lane]}: nothing is left of its items from number {begin} on, through "
             f"{self._patience} of them: all are empty, too long, or dropped"

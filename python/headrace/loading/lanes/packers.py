@@ -29,6 +29,10 @@ Pull = Callable[[], "Document | None"]
 """Gives the next document; None after the last."""
 
 
+_APART = 2**40
+"""More than a lane's packer ever holds documents, one after another."""
+
+
 class Document:
     """A document of a lane, as entries of flat arrays.
 
@@ -211,7 +215,6 @@ class _Entry(NamedTuple):
     """What a best-fit packer can put into a row."""
 
     document: Document
-    held: Held
     first: int
     """Of its entries in the document."""
     length: int
@@ -226,8 +229,10 @@ class _BestFit(Packer):
         self._restoring = mark.held
         self._entries: dict[int, _Entry] = {}
         """By number, in order of arrival."""
-        self._sorted: list[tuple[int, int]] = []
-        """(length, -number) of each, so that of equally long ones the oldest is last."""
+        self._held: dict[int, Held] = {}
+        """What a mark says of each entry, in the same order."""
+        self._sorted: list[int] = []
+        """length * 2^40 - number of each: of equally long ones the oldest is last, and only integers are compared."""
         self._number = 0
         self._ended = False
 
@@ -249,12 +254,13 @@ class _BestFit(Packer):
             room -= entry.length
             if not room or len(parts) == most:
                 break
-            self._fill(pull)
-            place = bisect.bisect_right(self._sorted, (room, 0)) - 1
+            if len(self._entries) < self._packing.lookahead:
+                self._fill(pull)
+            place = bisect.bisect_right(self._sorted, room * _APART) - 1
             if place < 0:
                 break
-            number = -self._sorted[place][1]
-        self.mark = Mark(self._next, 0, tuple([entry.held for entry in self._entries.values()]))
+            number = -self._sorted[place] % _APART
+        self.mark = Mark(self._next, 0, tuple(self._held.values()))
         return parts
 
     def _fill(self, pull: Pull) -> None:
@@ -292,16 +298,13 @@ class _BestFit(Packer):
         self._restoring = ()
 
     def _add(self, document: Document, part: int) -> None:
-        size = self._packing.seq_len
-        self._put(
-            self._number,
-            _Entry(document, (document.cursor, part), part * size, min(size, document.length - part * size)),
-        )
+        number, size = self._number, self._packing.seq_len
         self._number += 1
-
-    def _put(self, number: int, entry: _Entry) -> None:
-        self._entries[number] = entry
-        bisect.insort(self._sorted, (entry.length, -number))
+        first = part * size
+        length = min(size, document.length - first)
+        self._entries[number] = _Entry(document, first, length)
+        self._held[number] = (document.cursor, part)
+        bisect.insort(self._sorted, length * _APART - number)
 
     def _use(self, number: int) -> _Entry:
         """Takes an entry out, or its first part."""
@@ -309,11 +312,12 @@ class _BestFit(Packer):
         document, size = entry.document, self._packing.seq_len
         if entry.first + 2 * size <= document.length:
             # Another full part follows, of the same age.
-            part = entry.held[1] + 1
-            self._entries[number] = _Entry(document, (document.cursor, part), part * size, size)
+            first = entry.first + size
+            self._entries[number] = _Entry(document, first, size)
+            self._held[number] = (document.cursor, first // size)
             return entry
-        del self._entries[number]
-        del self._sorted[bisect.bisect_left(self._sorted, (entry.length, -number))]
+        del self._entries[number], self._held[number]
+        del self._sorted[bisect.bisect_left(self._sorted, entry.length * _APART - number)]
         return entry
 
 

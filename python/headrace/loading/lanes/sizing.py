@@ -45,13 +45,13 @@ class Sizing:
         self._last = len(pipeline.levels) - 1
         self._tasks = max(1, tasks)
         self._most_bytes = memory // (2 * self._tasks)
-        self._fill = np.full(lanes, packing.lookahead if packing and packing.mode == "best_fit" else 0, dtype=np.int64)
+        self._fill = [packing.lookahead if packing and packing.mode == "best_fit" else 0] * lanes
         """Documents that packers take before their first row, beside those that make up rows."""
-        self._have = np.zeros(lanes, dtype=np.float64)
+        self._have = [0] * lanes
         """What lies ready for each lane's packer, in entries or documents."""
-        self._coming = np.zeros(lanes, dtype=np.int64)
+        self._coming = [0] * lanes
         """Items that are on their way, of each lane."""
-        self._waiting = np.zeros(lanes, dtype=np.int64)
+        self._waiting = [0] * lanes
         """Documents of levels before the last one that are not grouped, or on their way in a group."""
         self._items = self._documents = self._made = 0
         """Items that were made of all lanes, documents of these, and what became of them, in entries or documents."""
@@ -79,9 +79,9 @@ class Sizing:
         each = self._made / self._items if self._made else float(self._row)
         # As much as is asked for, or as keeps all threads at work.
         wanted = np.maximum(self.rows * self._row, left * self._tasks * each / len(self.rows))
-        missing = wanted + self._fill * each - self._have - self._coming * each
+        missing = wanted + (np.array(self._fill) - self._coming) * each - self._have
         if self._last:
-            missing -= self._waiting * (self._made / max(1, self._documents))
+            missing -= np.array(self._waiting) * (self._made / max(1, self._documents))
         if hungry is not None and not self._coming[hungry]:
             # Before all others: nothing of it is on its way.
             missing[hungry] = max(each, float(missing.max()) + each)
@@ -124,7 +124,8 @@ class Sizing:
     def took(self, lane: int, length: int) -> None:
         """Notes that a lane's packer was given a document."""
         self._have[lane] -= length if self._by_entry else 1
-        self._fill[lane] -= bool(self._fill[lane])
+        if self._fill[lane]:
+            self._fill[lane] -= 1
 
     def _worth(self) -> int:
         if self._seconds is None:
