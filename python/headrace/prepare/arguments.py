@@ -48,11 +48,14 @@ class Prepared:
     skipped: list[Failure]
     """Inputs that were left out, in their order; ``_headrace/skipped.jsonl`` has them too."""
     seconds: float
+    read: int = 0
+    """Bytes of the inputs that are paths of files on a disk; 0 if none is."""
 
     def __str__(self) -> str:
         rate = self.samples / max(self.seconds, 1e-9)
+        of = f" ({self.bytes / self.read:.2f} of the {show_bytes(self.read)} of the inputs)" if self.read else ""
         text = (
-            f"{self.folder}: {self.samples:,} samples in {self.chunks:,} chunks, {show_bytes(self.bytes)}, "
+            f"{self.folder}: {self.samples:,} samples in {self.chunks:,} chunks, {show_bytes(self.bytes)}{of}, "
             f"{self.seconds:.1f} s ({rate:,.0f} samples/s)"
         )
         return text + (f", {len(self.skipped):,} inputs skipped" if self.skipped else "")

@@ -60,6 +60,8 @@ class Chunks:
         self._settler = Settler(output, spool, layout)
         self._count = 0
         self.failures: list[Failure] = []
+        self.read = 0
+        """Bytes of inputs that are files."""
         self._pieces: list[Piece] = []
         self._samples = self._bytes = 0
         # Blocks all of whose samples are in the open chunk or before it, and what that finished.
@@ -67,7 +69,7 @@ class Chunks:
         self._done = Done()
         self._noted_failures = 0
         self._next = (0, 0)
-        self._noted: dict[str, Any] = {"schema": schema, "next": self._next, "partial": None}
+        self._noted: dict[str, Any] = {"schema": schema, "next": self._next, "partial": None, "read": 0}
         # Of a block whose first samples are in a chunk already: how many are, and the input that they end in.
         self._begun: dict[int, tuple[int, int]] = {}
         self._early: dict[tuple[int, int], StoredBlock] = {}
@@ -138,8 +140,8 @@ class Chunks:
             used.update(line["used"])
             done.update(line["done"], line["taken"])
             self.failures += [Failure(*parts) for parts in line["failures"]]
-            self._noted = {name: line[name] for name in ("schema", "next", "partial")}
-            self._schema, self._next = line["schema"], tuple(line["next"])
+            self._noted = {name: line[name] for name in ("schema", "next", "partial", "read")}
+            self._schema, self._next, self.read = line["schema"], tuple(line["next"]), line["read"]
         self._count = len(self._settler.entries)
         self._noted_failures = len(self.failures)
         found = self._spool.recover(used, below)
@@ -195,7 +197,8 @@ class Chunks:
         self._used.append(stored)
         self._done.block(block)
         self._fail(block, number)
-        self._meter.add(len(block.counts) - (not block.done), count, int(block.sizes.sum()))
+        self.read += block.read
+        self._meter.add(len(block.counts) - (not block.done), count, int(block.sizes.sum()), block.worker)
         with self._changed:
             self._waiting -= stored.nbytes
             self._changed.notify_all()
@@ -254,7 +257,7 @@ class Chunks:
                 in, and samples of that in chunks.
         """
         done = self._done.clear()
-        self._noted = {"schema": self._schema, "next": self._next, "partial": partial}
+        self._noted = {"schema": self._schema, "next": self._next, "partial": partial, "read": self.read}
         line = {
             **self._noted,
             "used": [stored.serial for stored in self._used],

@@ -6,6 +6,7 @@ keeps more than a block, or a moment's work, in a process that may be killed.
 
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable
@@ -30,6 +31,8 @@ _BLOCK_SAMPLES = 1 << 16
 _BLOCK_SECONDS = 0.05
 """After so much work what is finished is handed on."""
 _VALUE_LETTERS = 200
+_MOST_PATH = 4096
+"""Letters of a path: longer text is something else."""
 _MARK = "mark"
 
 LOST = "lost"
@@ -156,6 +159,7 @@ class SampleJob(_Job):
                     error.add_note(f"in input {number}: {short(value)}")
                     raise
                 block.failures.append(self._failed(number, value, error, kept))
+            block.read += _bytes_of(value)
             block.next_input()
             if block.is_due and number + 1 < task.first + len(task.values):
                 yield Reply(block.end(done=True), True)
@@ -300,6 +304,7 @@ class _Open:
         self._count = self._bytes = 0
         self._start = time.monotonic()
         self.failures: list[Failure] = []
+        self.read = 0
 
     @property
     def is_full(self) -> bool:
@@ -334,11 +339,30 @@ class _Open:
         schema = self._encoder.schema if self._sizes else None
         sizes = np.array(self._sizes, np.int64)
         seconds = time.monotonic() - self._start
-        return Block(self._first, self._skip, counts, done, schema, sizes, data, self.failures, seconds)
+        return Block(
+            self._first, self._skip, counts, done, schema, sizes, data, self.failures, seconds, self.read, _here()
+        )
 
 
 def _files(first: int, counts: list[int], failures: list[Failure], size: int) -> Block:
-    return Block(first, 0, counts, True, None, np.array([size], np.int64), b"", failures)
+    return Block(first, 0, counts, True, None, np.array([size], np.int64), b"", failures, worker=_here())
+
+
+def _here() -> str:
+    return f"{os.getpid()} on {os.uname().nodename}"
+
+
+def _bytes_of(value: Any) -> int:
+    """Bytes of an input that is the path of a file on a disk, or several."""
+    if isinstance(value, list):
+        return sum(_bytes_of(part) for part in cast("list[Any]", value))
+    if not isinstance(value, str | os.PathLike) or len(os.fspath(cast("str", value))) > _MOST_PATH:
+        return 0
+    try:
+        found = os.stat(cast("str", value))  # noqa: PTH116
+    except (OSError, ValueError):
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
 def _made(result: Any) -> Iterable[Any]:

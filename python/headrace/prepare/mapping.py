@@ -165,7 +165,7 @@ class _Files:
         for number in range(kept.first, kept.last + 1):
             shutil.rmtree(self._place.done(number), ignore_errors=True)
         self._add(kept.first, kept.last, size, kept.failures)
-        self._meter.add(len(kept.counts), 0, size)
+        self._meter.add(len(kept.counts), 0, size, kept.worker)
 
     def wait(self, first: int, stopped: Callable[[], bool]) -> None:
         """Nothing is kept."""

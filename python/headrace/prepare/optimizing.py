@@ -234,14 +234,14 @@ def make(work: Inputs, folder: Path, how: How, settings: Mapping[str, Any]) -> P
     try:
         first, lines = begun(output, key, how.resume, lambda: _beginning(output, layout, how))
         check_mark(first["mark"], how.options.encryption, folder)
-        entries, failures = _run(job, work, output, spool, layout, first, lines, how)
+        entries, failures, read = _run(job, work, output, spool, layout, first, lines, how)
         finished = True
     finally:
         spool.close()
         output.close(finished=finished)
     size = sum(entry["bytes"] for entry in entries)
     samples = sum(entry["samples"] for entry in entries)
-    made = Prepared(folder, samples, len(entries), size, failures, time.monotonic() - start)
+    made = Prepared(folder, samples, len(entries), size, failures, time.monotonic() - start, read)
     if how.verbose:
         print(f"headrace {how.what}: {made}", file=sys.stderr)
     return made
@@ -314,8 +314,8 @@ def _run(
     first: Mapping[str, Any],
     lines: Sequence[Any],
     how: How,
-) -> tuple[list[Entry], list[Failure]]:
-    """Does what is left of a run; gives its chunks and the inputs that were left out."""
+) -> tuple[list[Entry], list[Failure], int]:
+    """Does what is left of a run; gives its chunks, the inputs that were left out, and bytes of inputs."""
     if lines and "whole" in lines[-1]:
         # It was killed while the dataset was made visible.
         whole = lines[-1]
@@ -326,7 +326,7 @@ def _run(
     entries: list[Entry] = whole["whole"]
     output.publish(layout, entries, layout.index([*first["there"], *entries], whole["schema"]), first["gone"])
     write_report(output, failures)
-    return entries, failures
+    return entries, failures, whole["read"]
 
 
 def _believed(output: Output, lines: Sequence[Any]) -> tuple[Sequence[Any], int | None]:
@@ -388,5 +388,6 @@ def _make(
     for entry in entries:
         # Those that were brought to the schema are others than it wrote.
         sync(output.chunks / entry["name"])
-    whole = {"whole": entries, "schema": schema, "failures": [dataclasses.astuple(failure) for failure in failures]}
+    noted = [dataclasses.astuple(failure) for failure in failures]
+    whole = {"whole": entries, "schema": schema, "failures": noted, "read": chunks.read}
     return whole, failures

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from headrace._units import show_bytes
@@ -12,6 +13,8 @@ __all__ = ["Done", "Meter"]
 
 _TERMINAL_SECONDS = 0.2
 _LOG_SECONDS = 30.0
+_MOST_SHOWN = 8
+"""Workers that are shown one by one."""
 
 
 class Done:
@@ -94,6 +97,7 @@ class Meter:
         self._total: int | None = None
         self._done = self._before = self._bytes = self._samples = 0
         self._start = self._last = time.monotonic()
+        self._workers: Counter[str] = Counter()
         self._terminal = sys.stderr.isatty()
         self._drawn = 0
 
@@ -103,9 +107,11 @@ class Meter:
         self._done = self._before = done
         self._bytes = self._samples = 0
 
-    def add(self, inputs: int, samples: int, size: int) -> None:
-        """Counts what came in."""
+    def add(self, inputs: int, samples: int, size: int, worker: str) -> None:
+        """Counts what came in, and from which process; an earlier run's has no name."""
         self._done += inputs
+        if worker:
+            self._workers[worker] += inputs
         self._samples += samples
         self._bytes += size
         now = time.monotonic()
@@ -132,6 +138,8 @@ class Meter:
         ]
         if self._total is not None and rate > 0:
             parts.append(f"{_clock((self._total - self._done) / rate)} left")
+        if len(self._workers) > 1:
+            parts.append(self._shares())
         line = f"headrace {self._what}: {', '.join(parts)}"
         if self._terminal:
             sys.stderr.write("\r" + line.ljust(self._drawn))
@@ -139,6 +147,14 @@ class Meter:
         else:
             sys.stderr.write(line + "\n")
         sys.stderr.flush()
+
+    def _shares(self) -> str:
+        """How many of the inputs each process did: of many the least and the most."""
+        rates = sorted(self._workers.values(), reverse=True)
+        total = max(sum(rates), 1)
+        shown = rates if len(rates) <= _MOST_SHOWN else [rates[0], rates[-1]]
+        between = " " if shown is rates else " to "
+        return f"{len(rates)} workers: " + between.join(f"{rate / total:.0%}" for rate in shown)
 
 
 def _clock(seconds: float) -> str:

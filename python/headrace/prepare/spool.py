@@ -73,6 +73,10 @@ class Block:
     failures: list[Failure] = field(default_factory=list[Failure])
     seconds: float = 1e9
     """How long it took to make it; by default so long that it is not to be made again."""
+    read: int = 0
+    """Bytes of the inputs, those that are files on a disk."""
+    worker: str = ""
+    """The process that made it, while the run lasts."""
 
     @property
     def last(self) -> int:
@@ -226,6 +230,7 @@ class Spool:
             "counts": block.counts,
             "done": block.done,
             "schema": block.schema,
+            "read": block.read,
             "failures": [[f.input, f.value, f.error, f.samples] for f in block.failures],
         }
         sizes = block.sizes.astype("<i8").tobytes()
@@ -343,6 +348,7 @@ def _records(segment: Segment, seal: Seal | None) -> Iterator[StoredBlock]:
             sizes=np.frombuffer(os.pread(segment.fd, sizes, start + text), "<i8"),
             data=None,
             failures=[Failure(*parts) for parts in about["failures"]],
+            read=about["read"],
         )
         stored = StoredBlock(about["serial"], block, data)
         stored.put(segment, stop - data, data, seal)
