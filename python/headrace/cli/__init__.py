@@ -1,4 +1,4 @@
-"""The command line: `headrace inspect | head | verify | plan | show | index | convert | cache | demo`.
+"""The command line: `headrace inspect | head | verify | plan | show | index | convert | optimize | tokenize | ...`.
 
 Here is what each command takes. What it does is in a module of its own, imported when it is called, so that
 ``headrace --help`` loads none of them.
@@ -275,6 +275,84 @@ def _convert(  # pyright: ignore[reportUnusedFunction]
         mode=mode,
         workers=workers,
         format=source_format,
+        storage_option=storage_option,
+        as_json=json,
+    )
+
+
+@app.command("optimize")
+def _optimize(  # pyright: ignore[reportUnusedFunction]
+    function: Annotated[
+        str, typer.Argument(metavar="FUNCTION", help="What makes samples of an input: module:name or file.py:name.")
+    ],
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[INPUT]... FOLDER",
+            help="Files, folders, globs or URLs: the function gets names of files. Last an empty folder, for the dataset.",
+        ),
+    ],
+    lists: Annotated[
+        list[str] | None,
+        typer.Option("--list", metavar="FILE", help="Text with an input on each line; - for stdin. May be repeated."),
+    ] = None,
+    to: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="What is written: litdata, mds, parquet or arrow.")
+    ] = "litdata",
+    chunk_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bytes of samples in a file; by default 64MiB.")
+    ] = None,
+    chunk_size: Annotated[int | None, typer.Option(min=1, max=_MOST, help="Samples in a file.")] = None,
+    compression: Annotated[str | None, typer.Option(metavar="NAME", help="zstd or zstd:LEVEL.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(metavar="NAME", help="append or overwrite, if there is a dataset in the folder.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, max=4096, help="Processes; by default as many as there are processors.")
+    ] = None,
+    ordered: Annotated[bool, typer.Option("--ordered", help="Keep the order of inputs.")] = False,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Samples are arrays of tokens, for LitData.")] = False,
+    rows: Annotated[
+        int | None,
+        typer.Option(min=1, max=_MOST, help="Inputs are Parquet files: call the function with tables of so many rows."),
+    ] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option("--column", metavar="NAME", help="With --rows: a column. May be repeated.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, max=_MOST, help="Call the function with lists of so many inputs.")
+    ] = None,
+    first: Annotated[int | None, typer.Option(min=1, max=_MOST, help="Do only so many inputs, for a look.")] = None,
+    skip: Annotated[bool, typer.Option("--skip", help="Leave out inputs for which the function raises.")] = False,
+    resume: Annotated[bool, typer.Option(help="Go on with an unfinished run, or forget it.")] = True,
+    storage_option: StorageOptions = None,
+    json: Json = False,
+) -> None:
+    """Make a dataset of what a function of yours makes of each input."""
+    from headrace.cli import optimize as command
+    from headrace.cli._common import clean
+
+    clean(
+        "optimize",
+        command.run,
+        function,
+        places[:-1],
+        places[-1],
+        lists=lists,
+        to=to,
+        chunk_bytes=chunk_bytes,
+        chunk_size=chunk_size,
+        compression=compression,
+        mode=mode,
+        workers=workers,
+        ordered=ordered,
+        tokens=tokens,
+        rows=rows,
+        columns=columns,
+        batch_size=batch_size,
+        first=first,
+        skip=skip,
+        resume=resume,
         storage_option=storage_option,
         as_json=json,
     )
