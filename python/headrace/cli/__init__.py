@@ -289,7 +289,7 @@ def _optimize(  # pyright: ignore[reportUnusedFunction]
         list[str],
         typer.Argument(
             metavar="[INPUT]... FOLDER",
-            help="Files, folders, globs or URLs: the function gets names of files. Last an empty folder, for the dataset.",
+            help="Files, folders, globs or URLs: the function gets files. Last an empty folder, for the dataset.",
         ),
     ],
     lists: Annotated[
