@@ -22,4 +22,4 @@ def write(folder: Path, size: int) -> None:
 def _arrays(count: int) -> Iterator[bytes]:
     draws = np.random.PCG64(4)
     for length in (200 + draws.random_raw(count) % 1_601).tolist():
-        yield draws.random_raw(-(-length // 4)).tobytes()[: 2 * length]
+        yield np.asarray(draws.random_raw(-(-length // 4))).tobytes()[: 2 * length]

@@ -1,7 +1,7 @@
 """MosaicML Streaming: `MDSWriter` over encoded images. It works in the calling process, and has no others."""
 
 # streaming has no types:
-# pyright: basic
+# pyright: basic, reportMissingImports=false
 
 from __future__ import annotations
 
