@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.bench.preparing.data.rows import save
 
@@ -22,4 +23,5 @@ def write(folder: Path, size: int) -> None:
 def _arrays(count: int) -> Iterator[bytes]:
     draws = np.random.PCG64(4)
     for length in (200 + draws.random_raw(count) % 1_601).tolist():
-        yield np.asarray(draws.random_raw(-(-length // 4))).tobytes()[: 2 * length]
+        raw: npt.NDArray[np.uint64] = draws.random_raw(-(-length // 4))
+        yield raw.tobytes()[: 2 * length]
