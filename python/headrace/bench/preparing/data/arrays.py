@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,5 +24,5 @@ def write(folder: Path, size: int) -> None:
 def _arrays(count: int) -> Iterator[bytes]:
     draws = np.random.PCG64(4)
     for length in (200 + draws.random_raw(count) % 1_601).tolist():
-        raw: npt.NDArray[np.uint64] = draws.random_raw(-(-length // 4))
+        raw = cast("npt.NDArray[np.uint64]", draws.random_raw(-(-length // 4)))
         yield raw.tobytes()[: 2 * length]
