@@ -18,6 +18,7 @@ from ._base import Dataset
 from .batch import Batch, Source
 from .dataset import PackedDataset, Schema, TableDataset
 from .errors import BudgetError, DataError, HeadraceError, MissingError, StateMismatch, StoreError
+from .indexing import Indexed, index
 from .loader import DataLoader
 from .loading.collate import register_collate
 from .media import Audio, File, Image, Mesh, Nifti, Pdf, Tiff, Video
@@ -61,6 +62,7 @@ __all__ = [
     "Graph",
     "HeadraceError",
     "Image",
+    "Indexed",
     "Mesh",
     "MissingError",
     "Nifti",
@@ -88,6 +90,7 @@ __all__ = [
     "complete_dataset",
     "concat",
     "encryption",
+    "index",
     "map",
     "merge_datasets",
     "open",

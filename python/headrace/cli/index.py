@@ -2,27 +2,24 @@
 
 from typing import Any
 
-from headrace._progress import index_progress
 from headrace._units import show_bytes
-from headrace.cli._common import console, core_of, facts, open_dataset, print_json
+from headrace.cli._common import console, facts, open_dataset, print_json
+from headrace.indexing import index_tables
 
 __all__ = ["run"]
 
 
 def run(urls: list[str], *, in_place: bool, column: str | None, storage_option: list[str] | None, as_json: bool) -> int:
     """Reads all footers anew and saves what they say."""
-    core = core_of(open_dataset(urls, storage_option, index="rebuild"))
-    if column is not None:
-        with index_progress() as progress:
-            core = core.counted(column, documents=True, progress=progress)
+    found = index_tables(open_dataset(urls, storage_option, index="rebuild"), in_place=in_place, column=column)
     report: dict[str, Any] = {
-        "url": core.url,
-        "files": core.file_count,
-        "row_groups": core.row_group_count,
-        "documents": core.rows,
-        "bytes": core.bytes,
-        "written": core.save_in_place() if in_place else None,
-        "notes": core.notes,
+        "url": found.url,
+        "files": found.files,
+        "row_groups": found.chunks,
+        "documents": found.samples,
+        "bytes": found.bytes,
+        "written": found.written,
+        "notes": found.notes,
     }
     if as_json:
         print_json(report)
