@@ -19,6 +19,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from files import run_python
 from headrace._files import Store
 from headrace.errors import DataError
 from headrace.formats import webdataset as formats
@@ -378,3 +379,24 @@ def test_archives_of_other_compressions_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.tar.xz").write_bytes(b"")
     with pytest.raises(DataError, match=r"a\.tar\.xz: expected an archive as \.tar, \.tar\.gz, \.tgz or \.tar\.zst"):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_many_small_archives_and_more_workers_than_cores_come_to_an_end(tmp_path: Path, worker_type: str) -> None:
+    for number in range(150):
+        archive(tmp_path / f"{number:03}.tar", {"a.cls": str(number).encode()})
+    found = run_python(
+        """
+        import sys
+        import headrace as hr
+        if __name__ == "__main__":
+            data = hr.open(sys.argv[1])
+            workers = 16 if sys.argv[2] == "thread" else 4
+            loader = hr.DataLoader(data, 8, epochs=1, num_workers=workers, worker_type=sys.argv[2])
+            print(sum(len(batch["cls"]) for batch in loader))
+        """,
+        tmp_path,
+        worker_type,
+        timeout=120,
+    )
+    assert int(found) == 150

@@ -369,3 +369,12 @@ def test_what_is_missing_is_named(archive: str) -> None:
     for url in ("memory://gone", "memory://gone/a.parquet", f"zip://gone{archive}"):
         with pytest.raises(hr.MissingError, match="gone"):
             hr.open(url)
+
+
+def test_a_read_that_brings_nothing_is_an_error(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"retry_timeout": "1", "max_retries": "1"}
+    data = hr.open(f"fickle://{corpus}/tokens", storage_options=options)
+    iterator = iter(hr.DataLoader(data.pack(100), 8, epochs=1))
+    monkeypatch.setattr(Fickle, "cat_file", lambda self, path, start=None, end=None, **more: b"")
+    with pytest.raises(hr.StoreError, match=r"(?s)\.parquet: read bytes .* attempts?: .*hint: "):
+        list(iterator)

@@ -144,7 +144,6 @@ def test_ways_to_name_the_same_objects(server: S3Server, bucket: str, folder: Pa
     "name", ["a b", "50%25", "%2F", "#1", "a+b&c=d", "wh?t", "ü-日本", "a[1]", "{x}", "'q'", "time=2024-01-01 00:00:00"]
 )
 def test_any_key_works(server: S3Server, fresh: str, tmp_path: Path, name: str) -> None:
-    # B097.
     path = write(tmp_path / "a.parquet", count_up(5))
     options = server.storage_options()
     for key in (f"in/{name}/x.parquet", f"{name}.parquet"):
@@ -295,7 +294,6 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
 def test_a_fault_in_mid_run_is_got_over(
     proxy: FaultProxy, server: S3Server, bucket: str, folder: Path, kind: str, settings: dict[str, Any]
 ) -> None:
-    # B100, B101.
     packed = through(proxy, server, bucket, timeout="1")
     wanted = iter(steps_in_storage_order(hr.open(folder).pack(100)))
     loader = hr.DataLoader(
@@ -354,7 +352,6 @@ def test_a_store_that_stays_broken_is_an_error_that_tells_all(proxy: FaultProxy,
 
 @pytest.mark.parametrize("before", [False, True])
 def test_a_stalling_store_ends_at_the_deadline(proxy: FaultProxy, server: S3Server, bucket: str, before: bool) -> None:
-    # B106.
     packed = through(proxy, server, bucket, timeout="300ms", retry_timeout="1.5", max_retries="2")
     proxy.add("stall", count=10**6, before=before)
     begun = time.monotonic()
@@ -451,7 +448,6 @@ def test_dropping_an_iterator_ends_a_stalled_read_at_once(proxy: FaultProxy, ser
 def test_an_object_replaced_in_mid_run_is_an_error(
     server: S3Server, fresh: str, folder: Path, tmp_path: Path, change: str
 ) -> None:
-    # B110.
     server.put_folder(fresh, folder)
     packed = hr.open(f"s3://{fresh}", storage_options=server.storage_options()).pack(100)
     wanted = [batch["tokens"].tolist() for batch in steps_in_storage_order(hr.open(folder).pack(100))]
@@ -466,7 +462,7 @@ def test_an_object_replaced_in_mid_run_is_an_error(
         found.extend(batch["tokens"].tolist() for batch in iterator)
     assert time.monotonic() - begun < 10, "no blind retries"
     assert found == wanted[: len(found)]
-    # Opened again, the change is seen and the old index is not used (B124).
+    # Opened again, the change is seen and the old index is not used.
     if change == "as long":
         again = hr.open(f"s3://{fresh}", storage_options=server.storage_options()).pack(100)
         assert len(list(steps_in_storage_order(again))) == len(wanted)
@@ -483,7 +479,6 @@ def test_another_tag_in_mid_body_is_an_error(proxy: FaultProxy, server: S3Server
 
 
 def test_requests_are_few(proxy: FaultProxy, server: S3Server, bucket: str, tmp_path: Path) -> None:
-    # B113, B116.
     options = server.storage_options(proxy.endpoint)
     dataset = hr.open(f"s3://{bucket}/data", storage_options=options, cache_dir=tmp_path)
     requests = proxy.requests()
@@ -519,7 +514,6 @@ def test_sources_ask_only_for_what_rows_touch(proxy: FaultProxy, server: S3Serve
 
 
 def test_one_file_of_many_is_looked_up_alone(proxy: FaultProxy, server: S3Server, bucket: str) -> None:
-    # B113.
     options = server.storage_options(proxy.endpoint)
     hr.open(f"s3://{bucket}/data/sub/3.parquet", storage_options=options, index="rebuild")
     assert all("/sub/3.parquet" in request["target"] for request in proxy.requests())
@@ -532,7 +526,7 @@ def test_one_file_of_many_is_looked_up_alone(proxy: FaultProxy, server: S3Server
 def test_renewed_credentials_of_the_environment_are_picked_up(
     proxy: FaultProxy, server: S3Server, bucket: str, folder: Path
 ) -> None:
-    # B103, B104: in mid-run the store takes another secret, and the variables hold it by then.
+    # In mid-run the store takes another secret, and the variables hold it by then.
     wanted = [batch["tokens"].tolist() for batch in steps_in_storage_order(hr.open(folder).pack(100))]
     with S3Server(secret="another-secret-0123456789") as renewed:
         renewed.make_bucket(bucket)
@@ -605,7 +599,7 @@ def test_secrets_in_an_endpoint_are_never_told(server: S3Server, bucket: str, tm
 
 
 def test_many_readers_share_one_cap_of_connections(proxy: FaultProxy, server: S3Server, bucket: str) -> None:
-    # B107: sixteen loaders at once, with many threads each, all get their rows.
+    # Sixteen loaders at once, with many threads each, all get their rows.
     packed = through(proxy, server, bucket)
     iterators = [iter(hr.DataLoader(packed, 8, seed=3, epochs=1, num_workers=8)) for _ in range(16)]
     firsts = [next(iterator)["tokens"].tolist() for iterator in iterators]
