@@ -1,12 +1,13 @@
 """Records where they lie: sequences of one length, and documents of any."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
+import numpy.typing as npt
 
 from ._units import as_int
-from .formats.records import DocumentSource, PieceSource, Records, SequenceSource
+from .formats.records import DocumentSource, PieceSource, Records, SequenceSource, stretches
 from .samples.cache import ChunkCache
 from .samples.dataset import SampleDataset
 from .samples.pipeline import Origin, Pipeline
@@ -34,6 +35,11 @@ class _RecordDataset(SampleDataset):
     def records(self) -> int:
         """Records (tokens) in all files."""
         return sum(shard.records for shard in self._records.shards)
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether the files say where documents end."""
+        return self._records.has_documents
 
     def sequences(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -110,7 +116,7 @@ class _RecordDataset(SampleDataset):
         return super().info() | {"records": self.records, "dtype": str(self.dtype.descr)}
 
     def _need_documents(self, what: str) -> None:
-        if not self._records.has_documents:
+        if not self.has_documents:
             raise TypeError(
                 f"{what}: {self.url} does not say where documents end\n"
                 "hint: StreamWriter(documents=True), DocumentWriter and Megatron-LM's files do"
@@ -133,6 +139,19 @@ class StreamDataset(_RecordDataset):
         """Records from one sequence to the next; None if a sample is one record."""
         source = self.pipeline.origins[0].source
         return source.length if isinstance(source, SequenceSource | PieceSource) else None
+
+    def stretches(self, count: SupportsIndex) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """All records in their order, read so many at once; the last ones of a file are fewer. It is not shuffled.
+
+        Args:
+            count: records at once, at least 1.
+
+        Example:
+            >>> data = headrace.open(stream, sequence_length=6)
+            >>> [len(part["tokens"]) for part in data.stretches(8)]
+            [8, 4]
+        """
+        return stretches(self._records, as_int(count, "count", least=1))
 
     def __repr__(self) -> str:
         return (

@@ -239,10 +239,13 @@ def _convert(  # pyright: ignore[reportUnusedFunction]
     urls: Urls,
     output: Annotated[str, typer.Argument(metavar="FOLDER", help="Where the new dataset goes: an empty folder.")],
     to: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="What is written: litdata, mds, parquet or arrow.")
+        str,
+        typer.Option(
+            "--format", metavar="NAME", help="What is written: litdata, mds, parquet, arrow, documents or stream."
+        ),
     ],
     chunk_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Bytes of samples in a file; by default 64MiB.")
+        str | None, typer.Option(metavar="SIZE", help="Bytes of samples in a file; by default 64MiB, 1GiB of records.")
     ] = None,
     chunk_size: Annotated[int | None, typer.Option(min=1, max=_MOST, help="Samples in a file.")] = None,
     compression: Annotated[str | None, typer.Option(metavar="NAME", help="zstd or zstd:LEVEL.")] = None,
@@ -256,10 +259,27 @@ def _convert(  # pyright: ignore[reportUnusedFunction]
         str | None,
         typer.Option(metavar="FORMAT", help="The format of what is read; by default it is found out."),
     ] = None,
+    stored_dtype: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="Of token files that do not say it, such as uint16.")
+    ] = None,
+    sequence_length: Annotated[
+        int | None, typer.Option(min=1, max=_INT32 - 1, help="Cuts token files and streams to samples of that length.")
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Of documents and streams: what records are; by default tokens."),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="What is stored with a document; by default all single numbers."),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="Of the numbers in documents and streams; by default the same.")
+    ] = None,
     storage_option: StorageOptions = None,
     json: Json = False,
 ) -> None:
-    """Write a dataset of any format as LitData chunks, MDS shards, Parquet or Arrow files, in its order."""
+    """Write a dataset of any format as LitData chunks, MDS shards, Parquet or Arrow files, or records, in its order."""
     from headrace.cli import convert as command
     from headrace.cli._common import clean
 
@@ -275,6 +295,11 @@ def _convert(  # pyright: ignore[reportUnusedFunction]
         mode=mode,
         workers=workers,
         format=source_format,
+        stored_dtype=stored_dtype,
+        sequence_length=sequence_length,
+        column=column,
+        keep=keep,
+        dtype=dtype,
         storage_option=storage_option,
         as_json=json,
     )

@@ -1,12 +1,15 @@
 """`headrace convert`: a dataset of any format in the files of another one."""
 
+from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 import headrace
 from headrace._units import show_bytes
-from headrace.cli._common import console, facts, format_of, open_samples, print_json
+from headrace.cli._common import console, facts, format_of, open_samples, print_json, printable
 from headrace.media import File, Image, Tiff
 from headrace.prepare import Graph, optimize
+from headrace.prepare.arguments import local_folder
+from headrace.prepare.record_copying import KINDS, copy_records
 
 __all__ = ["run"]
 
@@ -32,6 +35,11 @@ def run(
     mode: str | None,
     workers: int | None,
     format: str | None,
+    stored_dtype: str | None,
+    sequence_length: int | None,
+    column: list[str] | None,
+    keep: list[str] | None,
+    dtype: str | None,
     storage_option: list[str] | None,
     as_json: bool,
 ) -> int:
@@ -39,20 +47,39 @@ def run(
     # What is encoded stays as it is, where decoding and encoding it would change it.
     kinds = {"image": Image, "jpeg": Image, "tiff": Tiff, "tifffile": Tiff, "file": File, "graph": Graph}
     how: dict[str, Any] = {"serializers": kinds, "decode": False}
-    dataset = open_samples(urls, storage_option, format, **how)
-    made = optimize(
-        _Samples(dataset),
-        range(len(dataset)),
-        output,
-        format=cast("Literal['litdata', 'mds', 'parquet', 'arrow']", to),
-        chunk_bytes=chunk_bytes,
-        chunk_size=chunk_size,
-        compression=compression,
-        mode=cast("Any", mode),
-        num_workers=workers,
-        keep_data_ordered=True,
-        verbose=False,
-    )
+    cut: dict[str, Any] = {"stored_dtype": stored_dtype, "sequence_length": sequence_length}
+    dataset = open_samples(urls, storage_option, format, **how, **cut)
+    left_out: list[str] = []
+    if to in KINDS:
+        _refuse(to, {"--chunk-size": chunk_size, "--compression": compression, "--workers": workers})
+        made, left_out = copy_records(
+            dataset,
+            local_folder(output),
+            kind=to,
+            columns=column,
+            keep=keep,
+            dtype=dtype,
+            shard_bytes=chunk_bytes or "1GiB",
+            mode=cast("Any", mode),
+            progress=True,
+        )
+    else:
+        _refuse(to, {"--column": column, "--keep": keep, "--dtype": dtype})
+        if isinstance(dataset, headrace.StreamDataset) and sequence_length is None and dataset.has_documents:
+            dataset = dataset.documents()
+        made = optimize(
+            _Samples(dataset),
+            range(len(dataset)),
+            output,
+            format=cast("Literal['litdata', 'mds', 'parquet', 'arrow']", to),
+            chunk_bytes=chunk_bytes,
+            chunk_size=chunk_size,
+            compression=compression,
+            mode=cast("Any", mode),
+            num_workers=workers,
+            keep_data_ordered=True,
+            verbose=False,
+        )
     report: dict[str, Any] = {
         "url": dataset.url,
         "from": format_of(dataset),
@@ -61,6 +88,7 @@ def run(
         "samples": made.samples,
         "chunks": made.chunks,
         "bytes": made.bytes,
+        "left_out": left_out,
         "seconds": round(made.seconds, 3),
     }
     if as_json:
@@ -72,7 +100,15 @@ def run(
         ("samples", f"{made.samples:,}"),
         ("chunks", f"{made.chunks:,}"),
         ("bytes", show_bytes(made.bytes)),
+        *([("left out", ", ".join(map(printable, left_out)))] if left_out else []),
         ("seconds", f"{made.seconds:.1f}"),
     ]
     console().print(facts(pairs))
     return 0
+
+
+def _refuse(to: str, options: Mapping[str, Any]) -> None:
+    """Refuses options that say nothing about what is written."""
+    for name, value in options.items():
+        if value is not None and value != []:
+            raise ValueError(f"{name} is not for --format {to}")

@@ -64,13 +64,13 @@ def complete_dataset(output_dir: str | os.PathLike[str]) -> Prepared:
             files = _complete(folder, output, held)
     finally:
         output.close(finished=False)
-    samples = sum(samples for _, _, samples in files)
+    counts = [samples for _, _, samples in files if samples is not None]
     size = sum((folder / name).stat().st_size for name, _, _ in files)
-    return Prepared(folder, samples, len(files), size, [], time.monotonic() - start)
+    return Prepared(folder, sum(counts), len(counts), size, [], time.monotonic() - start)
 
 
-_Files = list[tuple[str, int | None, int]]
-"""Files' names, bytes if they are known, and samples."""
+_Files = list[tuple[str, int | None, int | None]]
+"""Files' names, bytes if they are known, and samples; None for a file that belongs to another one."""
 
 
 def _complete(folder: Path, output: Output, held: ExitStack) -> _Files:

@@ -32,11 +32,11 @@ def hold_parts(folder: Path, held: ExitStack) -> None:
         held.callback(unlock, lock(folder, name), folder / name)
 
 
-def whole_of(folder: Path, parts: Sequence[Path]) -> tuple[list[tuple[str, int | None, int]], dict[str, Any]]:
+def whole_of(folder: Path, parts: Sequence[Path]) -> tuple[list[tuple[str, int | None, int | None]], dict[str, Any]]:
     """The index of all parts, behind what the folder's own index lists already.
 
     Returns:
-        Of each file its name, bytes and samples; and the index.
+        Of each file its name, bytes and samples (None for those beside a shard's records); and the index.
 
     Raises:
         DataError: if an index is damaged.
@@ -54,13 +54,13 @@ def whole_of(folder: Path, parts: Sequence[Path]) -> tuple[list[tuple[str, int |
     return [file for shard in whole["shards"] for file in _files(whole, shard)], whole
 
 
-def _files(index: dict[str, Any], shard: dict[str, Any]) -> list[tuple[str, int | None, int]]:
+def _files(index: dict[str, Any], shard: dict[str, Any]) -> list[tuple[str, int | None, int | None]]:
     records = shard["records"] * dtype_of(index["dtype"]).itemsize
     meta = 0 if index["meta"] is None else dtype_of(index["meta"]).itemsize
     count = shard.get("documents", 0)
     samples = count if index["kind"] == "documents" else shard["records"]
     sizes = (records, 8 * count, meta * count)
     return [
-        (name, size, samples if name == shard["name"] else 0)
+        (name, size, samples if name == shard["name"] else None)
         for name, size in zip(files_of(shard), sizes, strict=False)
     ]

@@ -55,8 +55,7 @@ class OpenShard:
             for name in names:
                 self._files.append(_Aside(folder, name))
         except BaseException:
-            for file in self._files:
-                file.drop()
+            self.drop()
             raise
 
     def write(self, rows: npt.NDArray[Any]) -> None:
@@ -75,8 +74,7 @@ class OpenShard:
     def finish(self) -> dict[str, Any] | None:
         """Makes the files visible; gives the entry of the index, or None if nothing was written."""
         if not self.records and not self._documents:
-            for file in self._files:
-                file.drop()
+            self.drop()
             return None
         if len(self._files) > 1 and self._ended < self.records:
             self.end_document(None)
@@ -90,6 +88,11 @@ class OpenShard:
             entry[kind] = file.name
             entry["digest" if kind == "name" else f"{kind}_digest"] = digest
         return entry
+
+    def drop(self) -> None:
+        """Removes the files."""
+        for file in self._files:
+            file.drop()
 
 
 class _Aside:

@@ -5,7 +5,8 @@ lists the shards that are whole. So whatever becomes of a writer, a reader finds
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
 
@@ -57,6 +58,7 @@ class _Writer:
         self._lock = lock(self._folder, f".lock-{self._index}")
         try:
             self._entries = self._begin(mode)
+            self._before = len(self._entries) if (self._folder / self._index).exists() else None
         except BaseException:
             self._unlock()
             raise
@@ -81,22 +83,27 @@ class _Writer:
                 'hint: mode="append" adds to what is there, mode="overwrite" replaces it'
             )
         if not path.exists():
+            if mode == "append" and (self._folder / INDEX).exists():
+                self._expect_alike(self._folder / INDEX)
             return []
+        if mode == "append":
+            self._expect_alike(path)
         index = read_index(path)
         if mode == "overwrite":
             path.unlink()
-            for entry in index["shards"]:
-                for file in files_of(entry):
-                    (self._folder / file).unlink(missing_ok=True)
+            self._remove(index["shards"])
             return []
-        for key, value in self._head().items():
-            if index.get(key) != value:
-                raise ValueError(f"{path}: expected {key} {value!r} to add to it, found {index.get(key)!r}")
         for entry in index["shards"]:
             for file in files_of(entry):
                 if not (self._folder / file).exists():
                     raise DataError(f"{self._folder / file}: expected this file as {path} says, found none")
         return list(index["shards"])
+
+    def _expect_alike(self, path: Path) -> None:
+        index = read_index(path)
+        for key, value in self._head().items():
+            if index[key] != value:
+                raise ValueError(f"{path}: expected {key} {value!r} to add to it, found {index[key]!r}")
 
     def _head(self) -> dict[str, Any]:
         return {
@@ -145,6 +152,39 @@ class _Writer:
                 self._write_index()
         finally:
             self._unlock()
+
+    def discard(self) -> None:
+        """Takes back what this writer wrote, and closes it; what it found in the folder and left stays.
+
+        Does nothing to a writer that is closed.
+
+        Example:
+            >>> with headrace.StreamWriter(folder / "taken", "uint16") as writer:
+            ...     writer.write([1, 2])
+            ...     writer.discard()
+            >>> list((folder / "taken").iterdir())
+            []
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._open is not None:
+                self._open.drop()
+            before = self._before or 0
+            written, self._entries = self._entries[before:], self._entries[:before]
+            if self._before is None:
+                (self._folder / self._index).unlink(missing_ok=True)
+            else:
+                self._write_index()
+            self._remove(written)
+        finally:
+            self._unlock()
+
+    def _remove(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        for entry in entries:
+            for file in files_of(entry):
+                (self._folder / file).unlink(missing_ok=True)
 
     def _unlock(self) -> None:
         held, self._lock = self._lock, -1

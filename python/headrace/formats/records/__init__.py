@@ -9,7 +9,7 @@ from .flat import read_flat
 from .layout import Records
 from .megatron import has_megatron, read_megatron
 from .pieces import PieceSource
-from .sequences import SequenceSource
+from .sequences import SequenceSource, stretches
 from .store import INDEX_FORMAT, is_records, read_store
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "read_flat",
     "read_megatron",
     "read_store",
+    "stretches",
 ]

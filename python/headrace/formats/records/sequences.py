@@ -1,7 +1,7 @@
 """Records cut to sequences of one length: any of them is as cheap to read as the next."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +15,7 @@ from headrace.samples.source import Chunk, Source, digest
 
 from .layout import Records, Shard
 
-__all__ = ["SequenceSource", "Shards"]
+__all__ = ["SequenceSource", "Shards", "open_shard", "read_rows", "stretches"]
 
 _Ints = npt.NDArray[np.int64]
 _KEPT = 64
@@ -126,6 +126,24 @@ class SequenceChunk(Chunk):
         )
         found = {name: values[name] for name in first.columns}
         return {name: value[:, 0] for name, value in found.items()} if source.length is None else found
+
+
+def stretches(records: Records, count: int) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """All records in their order, read so many at once; the last ones of a shard are fewer.
+
+    Raises:
+        DataError: if a file changed, or its bytes are not those of its digest and that was asked for.
+        StoreError: if the store does not answer.
+    """
+    source = SequenceSource(records, length=None)
+    place = np.zeros(1, np.int64)
+    for chunk, shard in enumerate(records.shards):
+        records.verify(chunk)
+        opened = [(shard, open_shard(records, shard))]
+        for first in range(0, shard.records, count):
+            width = min(count, shard.records - first)
+            values = read_rows(source, opened, place, np.array([first], np.int64), width)
+            yield {name: value[0] for name, value in values.items()}
 
 
 def open_shard(records: Records, shard: Shard) -> "_core.OpenFile | None":
