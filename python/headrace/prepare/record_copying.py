@@ -100,7 +100,7 @@ def copy_records(
         for number, sample in enumerate(samples):
             _write(writer, dataset, number, sample, chosen, kept, whole)
             count = 1 if whole else writer.records - before
-            meter.add(count, count, (writer.records - before) * record.itemsize)
+            meter.add(count, count, (writer.records - before) * record.itemsize, "")
             before = writer.records
         writer.close()
     except BaseException:
