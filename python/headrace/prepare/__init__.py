@@ -9,17 +9,21 @@ the files of `writing`, and `output` makes them a dataset.
 `completing` makes one dataset of parts, those of records by `record_parts`.
 """
 
-from .arguments import Prepared
-from .completing import complete_dataset
-from .mapping import map
-from .merging import merge_datasets
-from .optimizing import optimize
-from .readers import ParquetReader, Reader
-from .recording import DocumentWriter, StreamWriter
-from .spool import Failure
-from .tokenizing import tokenize
-from .walking import walk
-from .writing.graphs import Graph
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .arguments import Prepared
+    from .completing import complete_dataset
+    from .mapping import map
+    from .merging import merge_datasets
+    from .optimizing import optimize
+    from .readers import ParquetReader, Reader
+    from .recording import DocumentWriter, StreamWriter
+    from .spool import Failure
+    from .tokenizing import tokenize
+    from .walking import walk
+    from .writing.graphs import Graph
 
 __all__ = [
     "DocumentWriter",
@@ -36,3 +40,26 @@ __all__ = [
     "tokenize",
     "walk",
 ]
+
+_PLACES = {
+    "DocumentWriter": ".recording",
+    "Failure": ".spool",
+    "Graph": ".writing.graphs",
+    "ParquetReader": ".readers",
+    "Prepared": ".arguments",
+    "Reader": ".readers",
+    "StreamWriter": ".recording",
+    "complete_dataset": ".completing",
+    "map": ".mapping",
+    "merge_datasets": ".merging",
+    "optimize": ".optimizing",
+    "tokenize": ".tokenizing",
+    "walk": ".walking",
+}
+"""Where each is, imported when it is asked for: worker processes need `job` alone, and there are many of them."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name], __name__), name)
