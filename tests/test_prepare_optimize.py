@@ -264,7 +264,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
         ({"on_error": "ignore"}, "on_error must be one of 'raise', 'skip'"),
         ({"num_workers": -1}, "num_workers must be at least 0"),
         ({"format": "mds", "tokens": True}, 'serializers and tokens are for format="litdata"'),
-        ({"output_dir": "s3://bucket/data"}, "output_dir must be a folder on a disk"),
+        ({"output_dir": "https://host/data"}, "files cannot be written there"),
         ({"output_dir": ""}, "got no text"),
         ({"fast_dev_run": 0}, "fast_dev_run must be at least 1"),
     ],

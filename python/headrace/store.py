@@ -79,6 +79,11 @@ class Store:
         return self._core.url
 
     @property
+    def endpoint(self) -> str | None:
+        """The server, where the URL does not name it and it is not the provider's own; without secrets."""
+        return self._core.endpoint
+
+    @property
     def is_remote(self) -> bool:
         """Whether files travel over a network."""
         return self._core.is_remote

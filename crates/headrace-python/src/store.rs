@@ -39,6 +39,12 @@ impl Store {
         self.0.uri(path)
     }
 
+    /// Where requests go, if the URL does not say that. Holds no secret.
+    #[getter]
+    fn endpoint(&self) -> Option<String> {
+        self.0.endpoint()
+    }
+
     #[getter]
     fn is_remote(&self) -> bool {
         self.0.is_remote()

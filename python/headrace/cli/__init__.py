@@ -34,6 +34,12 @@ StorageOptions = Annotated[
     list[str] | None,
     typer.Option("--storage-option", metavar="KEY=VALUE", help="A setting of the store; may be repeated."),
 ]
+OutputOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--output-option", metavar="KEY=VALUE", help="A setting of the store that is written to; may be repeated."
+    ),
+]
 CacheDir = Annotated[
     str | None, typer.Option(metavar="FOLDER", help="The cache folder; by default that which headrace.open takes.")
 ]
@@ -237,7 +243,9 @@ def _index(  # pyright: ignore[reportUnusedFunction]
 @app.command("convert")
 def _convert(  # pyright: ignore[reportUnusedFunction]
     urls: Urls,
-    output: Annotated[str, typer.Argument(metavar="FOLDER", help="Where the new dataset goes: an empty folder.")],
+    output: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Where the new dataset goes: an empty folder, or a URL in a store.")
+    ],
     to: Annotated[
         str,
         typer.Option(
@@ -277,6 +285,7 @@ def _convert(  # pyright: ignore[reportUnusedFunction]
         str | None, typer.Option(metavar="TYPE", help="Of the numbers in documents and streams; by default the same.")
     ] = None,
     storage_option: StorageOptions = None,
+    output_option: OutputOptions = None,
     json: Json = False,
 ) -> None:
     """Write a dataset of any format as LitData chunks, MDS shards, Parquet or Arrow files, or records, in its order."""
@@ -301,6 +310,7 @@ def _convert(  # pyright: ignore[reportUnusedFunction]
         keep=keep,
         dtype=dtype,
         storage_option=storage_option,
+        output_option=output_option,
         as_json=json,
     )
 
@@ -351,6 +361,7 @@ def _optimize(  # pyright: ignore[reportUnusedFunction]
     skip: Annotated[bool, typer.Option("--skip", help="Leave out inputs for which the function raises.")] = False,
     resume: Annotated[bool, typer.Option(help="Go on with an unfinished run, or forget it.")] = True,
     storage_option: StorageOptions = None,
+    output_option: OutputOptions = None,
     json: Json = False,
 ) -> None:
     """Make a dataset of what a function of yours makes of each input."""
@@ -379,6 +390,7 @@ def _optimize(  # pyright: ignore[reportUnusedFunction]
         skip=skip,
         resume=resume,
         storage_option=storage_option,
+        output_option=output_option,
         as_json=json,
     )
 
@@ -386,7 +398,9 @@ def _optimize(  # pyright: ignore[reportUnusedFunction]
 @app.command("tokenize")
 def _tokenize(  # pyright: ignore[reportUnusedFunction]
     urls: Urls,
-    output: Annotated[str, typer.Argument(metavar="FOLDER", help="Where the new dataset goes: an empty folder.")],
+    output: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Where the new dataset goes: an empty folder, or a URL in a store.")
+    ],
     tokenizer: Annotated[
         str,
         typer.Option(
@@ -431,6 +445,7 @@ def _tokenize(  # pyright: ignore[reportUnusedFunction]
         ),
     ] = None,
     storage_option: StorageOptions = None,
+    output_option: OutputOptions = None,
     json: Json = False,
 ) -> None:
     """Write the tokens of text in any format as Parquet or Arrow files, LitData chunks or MDS shards, in its order."""
@@ -456,6 +471,7 @@ def _tokenize(  # pyright: ignore[reportUnusedFunction]
         skip=skip,
         format=source_format,
         storage_option=storage_option,
+        output_option=output_option,
         as_json=json,
     )
 

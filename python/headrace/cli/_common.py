@@ -76,8 +76,8 @@ def clean(name: str, command: Callable[..., int], *arguments: Any, **options: An
         raise typer.Exit(code)
 
 
-def storage_options(pairs: Iterable[str] | None) -> dict[str, str]:
-    """Settings from KEY=VALUE texts.
+def storage_options(pairs: Iterable[str] | None, name: str = "--storage-option") -> dict[str, str]:
+    """Settings from KEY=VALUE texts, which were given as an option of this name.
 
     Raises:
         ValueError: if one is of another form. The text is not shown: it may be a secret.
@@ -86,7 +86,7 @@ def storage_options(pairs: Iterable[str] | None) -> dict[str, str]:
     for number, pair in enumerate(pairs or ()):
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise ValueError(f"--storage-option must be KEY=VALUE, got another text (number {number} of those given)")
+            raise ValueError(f"{name} must be KEY=VALUE, got another text (number {number} of those given)")
         options[key] = value
     return options
 

@@ -5,7 +5,15 @@ from typing import Any, Literal, cast
 
 import headrace
 from headrace._units import show_bytes
-from headrace.cli._common import console, facts, format_of, open_samples, print_json, printable
+from headrace.cli._common import (
+    console,
+    facts,
+    format_of,
+    open_samples,
+    print_json,
+    printable,
+    storage_options,
+)
 from headrace.media import File, Image, Tiff
 from headrace.prepare import Graph, optimize
 from headrace.prepare.arguments import local_folder
@@ -41,6 +49,7 @@ def run(
     keep: list[str] | None,
     dtype: str | None,
     storage_option: list[str] | None,
+    output_option: list[str] | None,
     as_json: bool,
 ) -> int:
     """Writes all samples, in their order."""
@@ -51,10 +60,18 @@ def run(
     dataset = open_samples(urls, storage_option, format, **how, **cut)
     left_out: list[str] = []
     if to in KINDS:
-        _refuse(to, {"--chunk-size": chunk_size, "--compression": compression, "--workers": workers})
+        _refuse(
+            to,
+            {
+                "--chunk-size": chunk_size,
+                "--compression": compression,
+                "--workers": workers,
+                "--output-option": output_option,
+            },
+        )
         made, left_out = copy_records(
             dataset,
-            local_folder(output),
+            local_folder(output, "output"),
             kind=to,
             columns=column,
             keep=keep,
@@ -78,6 +95,7 @@ def run(
             mode=cast("Any", mode),
             num_workers=workers,
             keep_data_ordered=True,
+            output_options=storage_options(output_option, "--output-option") or None,
             verbose=False,
         )
     report: dict[str, Any] = {

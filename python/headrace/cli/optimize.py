@@ -37,6 +37,7 @@ def run(
     skip: bool,
     resume: bool,
     storage_option: list[str] | None,
+    output_option: list[str] | None,
     as_json: bool,
 ) -> int:
     """Makes the dataset; 1 if inputs were left out, or the function raised."""
@@ -64,6 +65,7 @@ def run(
             fast_dev_run=False if first is None else first,
             on_error="skip" if skip else "raise",
             resume=resume,
+            output_options=storage_options(output_option, "--output-option") or None,
             verbose=False,
         )
     except Exception as error:

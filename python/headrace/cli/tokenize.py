@@ -4,7 +4,7 @@ import re
 from typing import Any, Literal, cast
 
 from headrace._units import show_bytes
-from headrace.cli._common import console, facts, format_of, open_samples, print_json
+from headrace.cli._common import console, facts, format_of, open_samples, print_json, storage_options
 from headrace.prepare import tokenize
 
 __all__ = ["run"]
@@ -28,6 +28,7 @@ def run(
     skip: bool,
     format: str | None,
     storage_option: list[str] | None,
+    output_option: list[str] | None,
     as_json: bool,
 ) -> int:
     """Writes the tokens of all documents, in their order; 1 if some were left out."""
@@ -47,6 +48,7 @@ def run(
         mode=cast("Any", mode),
         num_workers=workers,
         on_error="skip" if skip else "raise",
+        output_options=storage_options(output_option, "--output-option") or None,
         verbose=False,
     )
     report: dict[str, Any] = {

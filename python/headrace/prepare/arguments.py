@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, SupportsIndex
 
+from headrace._paths import address
 from headrace._units import as_int, parse_bytes, show_bytes
 from headrace.encryption import Encryption
 
@@ -38,7 +39,8 @@ class Prepared:
         (10, 1, [])
     """
 
-    folder: Path
+    folder: Path | str
+    """Where it lies: a folder, or a URL."""
     samples: int
     """Samples that the run wrote; those that were there before it are not counted."""
     chunks: int
@@ -181,22 +183,18 @@ def dev_limit(value: bool | SupportsIndex) -> int | None:
     return as_int(value, "fast_dev_run", least=1)
 
 
-def local_folder(value: str | os.PathLike[str]) -> Path:
-    """The folder of an output.
+def local_folder(value: str | os.PathLike[str], name: str) -> Path:
+    """A folder on a disk, given as the argument of this name.
 
     Raises:
         ValueError: if it is a URL of a store.
         TypeError: if it is no path.
     """
-    if isinstance(value, bytes) or not isinstance(value, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"output_dir must be a path, got {value!r}")
-    text = os.fspath(value)
-    if not text:
-        raise ValueError("output_dir must be the path of a folder, got no text")
+    text = address(value, name)
     if "://" in text:
         raise ValueError(
             # What follows may be a login.
-            f"output_dir must be a folder on a disk, got the URL of a store ({text.partition('://')[0]}://)\n"
-            "hint: write to a disk, then upload the folder"
+            f"{name} must be a folder on a disk, got the URL of a store ({text.partition('://')[0]}://)\n"
+            "hint: headrace.Store reads and writes the files of stores"
         )
     return Path(text)

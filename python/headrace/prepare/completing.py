@@ -14,6 +14,7 @@ from headrace.errors import DataError
 from headrace.formats.mds.index import is_mds
 
 from .arguments import Prepared, local_folder
+from .local import LocalOutput
 from .output import Output, read_json
 from .record_parts import hold_parts, parts_of, whole_of
 
@@ -53,10 +54,10 @@ def complete_dataset(output_dir: str | os.PathLike[str]) -> Prepared:
         10
     """
     start = time.monotonic()
-    folder = local_folder(output_dir)
+    folder = local_folder(output_dir, "output_dir")
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder with the parts of a dataset, found none")
-    output = Output(folder)
+    output = LocalOutput(folder)
     try:
         if output.lines():
             raise ValueError(f"{folder}: expected parts that are finished, found an unfinished run of headrace")

@@ -11,7 +11,9 @@ from typing import Any
 
 from headrace.errors import StoreError
 
-__all__ = ["believable", "boot", "store_error", "sync"]
+__all__ = ["believable", "boot", "kept", "store_error", "sync"]
+
+_KEPT = "hint: what was finished is kept; the same call goes on from there once the cause is gone"
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -53,7 +55,7 @@ def believable(lines: Sequence[Any], now: str) -> tuple[Sequence[Any], int | Non
     return lines[:1], 0
 
 
-def store_error(path: Path, error: OSError) -> StoreError:
+def store_error(path: Path | str, error: OSError) -> StoreError:
     """The error for a file that could not be written, which says what becomes of what was."""
     if isinstance(error, StoreError):
         # It says all that already.
@@ -61,7 +63,9 @@ def store_error(path: Path, error: OSError) -> StoreError:
     if isinstance(error, FileNotFoundError):
         # The folders that it lies in were there when the run began.
         return StoreError(f"{path}: the folder was removed, or its disk unmounted, while it was in use")
-    return StoreError(
-        f"{path}: {error.strerror or error}\n"
-        "hint: what was finished is kept; the same call goes on from there once the cause is gone"
-    )
+    return StoreError(f"{path}: {error.strerror or error}\n{_KEPT}")
+
+
+def kept(error: StoreError) -> StoreError:
+    """The same error of a store, which says what becomes of what was written."""
+    return error if _KEPT in str(error) else StoreError(f"{error}\n{_KEPT}")

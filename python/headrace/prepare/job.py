@@ -10,15 +10,13 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from types import GeneratorType
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from headrace.errors import StoreError
-
+from .placing import Place
 from .spool import Block, Failure
 from .writing import Encoder, Options, encoder
 
@@ -33,7 +31,6 @@ _BLOCK_SECONDS = 0.05
 _VALUE_LETTERS = 200
 _MOST_PATH = 4096
 """Letters of a path: longer text is something else."""
-_MARK = "mark"
 
 LOST = "lost"
 """The reply of a process that knows nothing of a task: the one that began it is gone."""
@@ -167,40 +164,6 @@ class SampleJob(_Job):
         yield Reply(block.end(done=True), False)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where files go, under the paths that all workers know it by."""
-
-    work: Path
-    """Where folders are made."""
-    output: Path
-    mark: str
-    """What a file there says: it tells this place from others of its name, on other machines."""
-
-    def begin(self) -> None:
-        """Leaves the mark, and removes what a killed run was at."""
-        for left in self.work.glob("input-*"):
-            shutil.rmtree(left, ignore_errors=True)
-        (self.work / _MARK).write_text(self.mark)
-
-    def check(self) -> None:
-        """Refuses a machine that has another folder there, or none.
-
-        Raises:
-            StoreError: if it has.
-        """
-        path = self.work / _MARK
-        if not path.exists() or path.read_text() != self.mark:
-            raise StoreError(
-                f"{self.output}: expected the folder that this run writes to, {os.uname().nodename} has another one or "
-                "none there\nhint: choose a folder that all machines share"
-            )
-
-    def done(self, number: int) -> Path:
-        """The folder with what was written for an input."""
-        return self.work / f"done-{number}"
-
-
 class MapJob(_Job):
     """Calls a function that writes files.
 
@@ -228,7 +191,7 @@ class MapJob(_Job):
         failures: list[Failure] = []
         for number, value in enumerate(task.values, task.first):
             try:
-                size += self._publish(self._written(number, value))
+                size += self._place.publish(self._written(number, value), replace=self._replace)
             except Exception as error:
                 if self._on_error == "raise":
                     if counts:
@@ -258,40 +221,6 @@ class MapJob(_Job):
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return done
-
-    def _publish(self, folder: Path) -> int:
-        """Gives files their names in the output, each at once; gives their bytes.
-
-        Raises:
-            FileExistsError: if there is another file of such a name; none of these files is then there.
-        """
-        size = 0
-        published: list[Path] = []
-        for parent, _, names in os.walk(folder):
-            target = self._place.output / Path(parent).relative_to(folder)
-            target.mkdir(parents=True, exist_ok=True)
-            for name in sorted(names):
-                source, place = Path(parent) / name, target / name
-                size += source.stat().st_size
-                try:
-                    # Fails if there is such a file, which renaming would replace.
-                    place.hardlink_to(source)
-                except FileExistsError:
-                    if not place.samefile(source):
-                        if not self._replace:
-                            for path in published:
-                                path.unlink()
-                            shutil.rmtree(folder)
-                            raise FileExistsError(
-                                f"{place} is there already\n"
-                                'hint: give each input files of its own names; mode="overwrite" replaces files'
-                            ) from None
-                        aside = folder.with_name(f"{folder.name}.tmp")
-                        aside.unlink(missing_ok=True)
-                        aside.hardlink_to(source)
-                        aside.replace(place)
-                published.append(place)
-        return size
 
 
 class _Open:

@@ -2,23 +2,24 @@
 
 import dataclasses
 import os
-import secrets
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
-from .arguments import Prepared, check_choice, dev_limit, engine_of, local_folder
+from .arguments import Prepared, check_choice, dev_limit, engine_of
 from .engine import run
 from .feed import Feed, Numbered
 from .inputs import StartMethod, inputs_of, note_of
-from .job import MapJob, OnError, Place
+from .job import MapJob, OnError
 from .optimizing import begun, write_report
 from .output import Mode, Output
+from .placing import Place
 from .progress import Done, Meter
 from .readers import Reader
 from .spool import Block, Failure
+from .target import Target
 
 __all__ = ["map"]
 
@@ -41,6 +42,8 @@ def map(
     on_error: OnError = "raise",
     engine: Literal["local", "ray"] = "local",
     ray_options: Mapping[str, Any] | None = None,
+    output_options: Mapping[str, str] | None = None,
+    work_dir: str | os.PathLike[str] | None = None,
     progress: bool = True,
     verbose: bool = True,
 ) -> Prepared:
@@ -53,7 +56,8 @@ def map(
     Args:
         fn: of an input and the path of a folder to write to.
         inputs: a list, or anything else to iterate over, as with `optimize`.
-        output_dir: a folder, made if it is not there.
+        output_dir: a folder, made if it is not there, or a URL in a store, as with `optimize`: files are then uploaded
+            one by one when the function returns.
         num_workers: processes; 0 does all work in this one. By default as many as there are processors.
         mode: None wants an empty folder, ``"append"`` adds files of new names, ``"overwrite"`` also replaces files.
         queue: gives the inputs, as with `optimize`; so do `producers`, `reader`, `weights`, `batch_size` and
@@ -71,6 +75,8 @@ def map(
             default there are as many as fit on it. All have to have the output, as a folder that machines share.
         ray_options: what each of them asks of Ray: ``num_cpus`` (1 by default), ``num_gpus``, ``memory``,
             ``resources``, ``accelerator_type``, ``label_selector``, ``scheduling_strategy``, ``runtime_env``.
+        output_options: settings of the output's store.
+        work_dir: see `optimize`.
         progress: whether to show how far it is, on stderr.
         verbose: whether to print a summary there in the end.
 
@@ -110,8 +116,8 @@ def map(
         ordered=False,
     )
     start = time.monotonic()
-    output = Output(local_folder(output_dir))
-    place = Place(output.chunks.absolute(), output.folder.absolute(), secrets.token_hex(8))
+    output = Target(output_dir, output_options, work_dir).open(resume=resume)
+    place = output.place()
     job = MapJob(work.fn, place, on_error, replace=mode == "overwrite")
     key = {**work.key, "limit": limit, "kind": "map", "mode": mode, "on_error": on_error}
     meter = Meter("map", shown=progress)

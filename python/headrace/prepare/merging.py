@@ -1,24 +1,33 @@
 """`merge_datasets`: several datasets of one kind as one, without reading a sample."""
 
 import os
-import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import DataError
+from headrace._files import Store
+from headrace.errors import DataError, StoreError
 
 from . import writing
 from .arguments import Prepared, local_folder
 from .durable import store_error
+from .optimizing import begun
 from .output import Output, read_json
+from .target import Target
 from .writing import Entry, Layout, Options
 
 __all__ = ["merge_datasets"]
 
 
-def merge_datasets(dirs: Iterable[str | os.PathLike[str]], output_dir: str | os.PathLike[str]) -> Prepared:
+def merge_datasets(
+    dirs: Iterable[str | os.PathLike[str]],
+    output_dir: str | os.PathLike[str],
+    *,
+    resume: bool = True,
+    output_options: Mapping[str, str] | None = None,
+    work_dir: str | os.PathLike[str] | None = None,
+) -> Prepared:
     """Makes one dataset of several that `headrace.optimize`, LitData or MosaicML Streaming wrote.
 
     Files are taken as they are, one folder after another; on one disk they are linked, so that nothing is copied. The
@@ -26,12 +35,16 @@ def merge_datasets(dirs: Iterable[str | os.PathLike[str]], output_dir: str | os.
 
     Args:
         dirs: folders of datasets of one format, whose samples are alike.
-        output_dir: an empty folder, or one that is made.
+        output_dir: an empty folder, one that is made, or a URL in a store, as `optimize` takes it.
+        resume: whether to go on with a call that was killed; False forgets it.
+        output_options: settings of that store.
+        work_dir: see `optimize`.
 
     Raises:
         ValueError: if there is none, or they are of different formats or stored in different ways.
         TypeError: if their samples are not alike; says which key differs.
         DataError: if one is damaged.
+        StateMismatch: if the folder has an unfinished run of something else.
         StoreError: if the folder cannot be written to, or another process writes there.
 
     Example:
@@ -43,7 +56,7 @@ def merge_datasets(dirs: Iterable[str | os.PathLike[str]], output_dir: str | os.
     start = time.monotonic()
     if isinstance(dirs, str | bytes | os.PathLike):
         raise TypeError(f"dirs must be several folders, got {dirs!r}")
-    folders = [local_folder(folder) for folder in dirs]
+    folders = [local_folder(folder, "dirs") for folder in dirs]
     if not folders:
         raise ValueError("dirs must be at least one folder, got none")
     kinds = [_kind(folder) for folder in folders]
@@ -55,7 +68,7 @@ def merge_datasets(dirs: Iterable[str | os.PathLike[str]], output_dir: str | os.
     schema: str | None = None
     parts: list[tuple[Path, Entry]] = []
     for folder in folders:
-        existing = layout.read(folder, (folder / layout.index_name).read_bytes())
+        existing = layout.read((folder / layout.index_name).read_bytes(), Store([os.fspath(folder)], {}))
         try:
             known, schema = schema, layout.unify(schema, existing.schema)
         except TypeError as error:
@@ -63,12 +76,16 @@ def merge_datasets(dirs: Iterable[str | os.PathLike[str]], output_dir: str | os.
         if known is not None and schema != known:
             raise TypeError(f"{folder}: expected the columns and types of {folders[0]}, found others")
         parts += [(folder, entry) for entry in existing.entries]
-    output = Output(local_folder(output_dir))
+    output = Target(output_dir, output_options, work_dir).open(resume=resume)
     finished = False
+    key = {
+        "kind": "merge",
+        "parts": [[str(folder.absolute()), entry["name"], entry["bytes"]] for folder, entry in parts],
+    }
     try:
-        output.existing(layout, None)
+        first, _ = begun(output, key, resume, lambda: {**output.expect_empty(), "found": output.mark(layout)})
         entries = [_staged(output, layout, number, *part) for number, part in enumerate(parts)]
-        output.publish(layout, entries, layout.index(entries, schema), [])
+        output.publish(layout, entries, layout.index(entries, schema), [], first["found"])
         finished = True
     finally:
         output.close(finished=finished)
@@ -84,14 +101,13 @@ def _staged(output: Output, layout: Layout, number: int, folder: Path, entry: En
             raise DataError(
                 f"{source}: expected {entry['bytes']} bytes as its index says, found {source.stat().st_size}"
             )
-        try:
-            (output.chunks / name).hardlink_to(source)
-        except OSError:
-            shutil.copyfile(source, output.chunks / name)
+        output.stage(source, name)
+    except StoreError:
+        raise
     except FileNotFoundError:
         raise DataError(f"{source}: the index names it, and it is not there") from None
     except OSError as error:
-        raise store_error(output.chunks / name, error) from None
+        raise store_error(source, error) from None
     return layout.renamed(entry, name)
 
 

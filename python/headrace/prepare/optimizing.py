@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
 from headrace.encryption import Encryption
@@ -18,11 +17,10 @@ from .arguments import (
     check_choice,
     dev_limit,
     engine_of,
-    local_folder,
     options_of,
 )
 from .chunking import Chunks
-from .durable import believable, boot, sync
+from .durable import believable, boot
 from .engine import run
 from .feed import Feed, Numbered
 from .inputs import Inputs, StartMethod, inputs_of
@@ -32,13 +30,14 @@ from .progress import Meter
 from .readers import Reader
 from .sealing import check_mark, mark_of, seal_of
 from .spool import Failure, Spool
+from .target import Target
 from .workers import Engine
 from .writing import Entry, Layout
 
 __all__ = ["How", "begun", "make", "optimize", "write_report"]
 
 _VERSION = 2
-_REPORT = "skipped.jsonl"
+_REPORT = "_headrace/skipped.jsonl"
 
 
 def optimize(
@@ -68,6 +67,8 @@ def optimize(
     on_error: OnError = "raise",
     engine: Literal["local", "ray"] = "local",
     ray_options: Mapping[str, Any] | None = None,
+    output_options: Mapping[str, str] | None = None,
+    work_dir: str | os.PathLike[str] | None = None,
     progress: bool = True,
     verbose: bool = True,
 ) -> Prepared:
@@ -84,7 +85,9 @@ def optimize(
             give the same samples.
         inputs: a list, or anything else to iterate over; they are pickled to worker processes. Datasets of headrace,
             PyTorch and Hugging Face whose items have numbers are pickled themselves, and read there. None with a queue.
-        output_dir: a folder, made if it is not there.
+        output_dir: a folder, made if it is not there, or a URL in a store that can be written to, whose chunks are
+            uploaded as they are done. A ``{%Y-%m-%d}`` in it is filled in by the clock, unless an unfinished run of the
+            same text goes on.
         chunk_bytes: bytes of samples in a file, as a number or text, at most ``"1GiB"``. By default ``"64MiB"``, if
             `chunk_size` is not given either. A larger sample has a file of its own.
         chunk_size: samples in a file; tokens, if `tokens`.
@@ -119,6 +122,9 @@ def optimize(
             default there are as many as fit on it. The dataset is written by this process.
         ray_options: what each of them asks of Ray: ``num_cpus`` (1 by default), ``num_gpus``, ``memory``,
             ``resources``, ``accelerator_type``, ``label_selector``, ``scheduling_strategy``, ``runtime_env``.
+        output_options: settings of the output's store, as `headrace.open` takes them.
+        work_dir: a folder of this machine for what an unfinished run of an output in a store needs to go on; by default
+            one in the cache folder that is named after the output. No two runs may use one at the same time.
         progress: whether to show how far it is, on stderr.
         verbose: whether to print a summary there in the end.
 
@@ -183,7 +189,7 @@ def optimize(
         "options": [options.chunk_size, options.chunk_bytes, compression, tokens, sorted(serializers or {})],
         "encryption": None if encryption is None else [encryption.algorithm, encryption.level],
     }
-    return make(work, local_folder(output_dir), how, settings)
+    return make(work, Target(output_dir, output_options, work_dir), how, settings)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,12 +211,12 @@ class How:
     verbose: bool
 
 
-def make(work: Inputs, folder: Path, how: How, settings: Mapping[str, Any]) -> Prepared:
+def make(work: Inputs, target: Target, how: How, settings: Mapping[str, Any]) -> Prepared:
     """Makes the dataset, or what is left to do of it; see `optimize`.
 
     Args:
         work: the inputs, and what makes samples of them.
-        folder: where it goes.
+        target: where it goes.
         how: how it is done.
         settings: what else has to be the same for a run to go on with what another one left, as JSON.
     """
@@ -228,12 +234,12 @@ def make(work: Inputs, folder: Path, how: How, settings: Mapping[str, Any]) -> P
         "on_error": how.on_error,
     }
     start = time.monotonic()
-    output = Output(folder)
+    output = target.open(resume=how.resume)
     finished = False
     spool = Spool(output.work, seal_of(how.options.encryption))
     try:
         first, lines = begun(output, key, how.resume, lambda: _beginning(output, layout, how))
-        check_mark(first["mark"], how.options.encryption, folder)
+        check_mark(first["mark"], how.options.encryption, output.folder)
         entries, failures, read = _run(job, work, output, spool, layout, first, lines, how)
         finished = True
     finally:
@@ -241,7 +247,7 @@ def make(work: Inputs, folder: Path, how: How, settings: Mapping[str, Any]) -> P
         output.close(finished=finished)
     size = sum(entry["bytes"] for entry in entries)
     samples = sum(entry["samples"] for entry in entries)
-    made = Prepared(folder, samples, len(entries), size, failures, time.monotonic() - start, read)
+    made = Prepared(output.folder, samples, len(entries), size, failures, time.monotonic() - start, read)
     if how.verbose:
         print(f"headrace {how.what}: {made}", file=sys.stderr)
     return made
@@ -285,13 +291,11 @@ def begun(
 
 def write_report(output: Output, failures: Sequence[Failure]) -> None:
     """Writes which inputs were left out, if any were."""
-    path = output.folder / "_headrace" / _REPORT
     if not failures:
-        path.unlink(missing_ok=True)
+        output.remove(_REPORT)
         return
-    path.parent.mkdir(exist_ok=True)
     lines = [json.dumps(dataclasses.asdict(failure)) for failure in failures]
-    output.replace(path, "".join(f"{line}\n" for line in lines).encode())
+    output.write(_REPORT, "".join(f"{line}\n" for line in lines).encode())
 
 
 def _beginning(output: Output, layout: Layout, how: How) -> dict[str, Any]:
@@ -302,6 +306,7 @@ def _beginning(output: Output, layout: Layout, how: How) -> dict[str, Any]:
         "schema": existing.schema,
         "gone": gone,
         "mark": mark_of(how.options.encryption),
+        "found": output.mark(layout),
     }
 
 
@@ -321,10 +326,12 @@ def _run(
         whole = lines[-1]
         failures = [Failure(*parts) for parts in whole["failures"]]
     else:
+        output.expect_unchanged(layout, first["found"])
         whole, failures = _make(job, work, output, spool, layout, first, lines, how)
         output.note(whole, sync=True)
     entries: list[Entry] = whole["whole"]
-    output.publish(layout, entries, layout.index([*first["there"], *entries], whole["schema"]), first["gone"])
+    index = layout.index([*first["there"], *entries], whole["schema"])
+    output.publish(layout, entries, index, first["gone"], first["found"])
     write_report(output, failures)
     return entries, failures, whole["read"]
 
@@ -387,7 +394,7 @@ def _make(
         )
     for entry in entries:
         # Those that were brought to the schema are others than it wrote.
-        sync(output.chunks / entry["name"])
+        output.secure(entry)
     noted = [dataclasses.astuple(failure) for failure in failures]
     whole = {"whole": entries, "schema": schema, "failures": noted, "read": chunks.read}
     return whole, failures

@@ -1,9 +1,11 @@
-"""The folder that a dataset is made in: who may write, what lies there, and how a whole dataset becomes visible.
+"""What a dataset is made in: who may write, what lies there, and how a whole dataset becomes visible.
 
-While a run is under way everything of it lies below ``.headrace``, which no reader looks at: a journal, the spool, and
-the chunks that are done. At the end chunks are renamed into the folder, and the index is replaced, which makes the
-dataset what it is from one moment to the next. Chunks' names are new ones: a reader of the dataset that was there
-before goes on to find its own.
+An `Output` is a place that readers see, and a folder on a disk, the work folder, which none looks at: it holds a
+journal, the spool, and the chunks that are done. At the end chunks are brought to the place, and the index is replaced,
+which makes the dataset what it is from one moment to the next. Chunks' names are new ones: a reader of the dataset that
+was there before goes on to find its own.
+
+What a place is, a folder or a part of a store, is said by `local` and `remote`.
 """
 
 import contextlib
@@ -12,67 +14,66 @@ import json
 import os
 import re
 import shutil
-import threading
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from headrace.errors import DataError, StoreError
+from headrace._files import Store
+from headrace.errors import DataError, StateMismatch, StoreError
 
-from .durable import store_error, sync
+from .durable import kept, store_error, sync
+from .lines import Lines
+from .placing import Place
 from .writing import Entry, Existing, Layout
 
-__all__ = ["Mode", "Output", "read_json"]
+__all__ = ["INDEX", "JOURNAL", "Mode", "Output", "read_json"]
 
 Mode = Literal["append", "overwrite"]
 
-_WORK = ".headrace"
-_JOURNAL = "journal.jsonl"
+JOURNAL = "journal.jsonl"
+INDEX = "index.json"
 _LOCK = "lock"
 _MANIFEST = "_headrace/written.json"
-_INDEX = "index.json"
 
 
-class Output:
-    """A folder, locked for this process until it is closed.
+class Output(ABC):
+    """A place, locked for this process until it is closed.
 
     Args:
-        folder: made if it is not there.
+        folder: the place, as messages name it.
+        work: the work folder, made if it is not there.
+
+    Attributes:
+        folder: as given.
+        work: as given.
+        chunks: where chunks are made, below the work folder.
 
     Raises:
         StoreError: if it cannot be written to, or another process writes there.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | str, work: Path) -> None:
         self.folder = folder
-        self.work = folder / _WORK
-        self.chunks = self.work / "chunks"
+        self.work = work
+        self.chunks = work / "chunks"
         self._lock = -1
-        self._journal: int | None = None
-        self._noting = threading.Lock()
-        self._made = not folder.exists()
+        self._journal = Lines(work / JOURNAL)
         try:
             self.chunks.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"{folder}: expected a folder that can be written to: {error.strerror or error}") from None
+            raise StoreError(f"{work}: expected a folder that can be written to: {error.strerror or error}") from None
         self._lock = self._locked()
 
     # The journal: a line of JSON for each thing that a later run must know.
 
     def lines(self) -> list[Any]:
         """What an unfinished run noted; a line that was cut short is not there."""
-        path = self.work / _JOURNAL
-        if not path.exists():
-            return []
-        data = path.read_bytes()
-        end = data.rfind(b"\n") + 1
-        if end < len(data):
-            os.truncate(path, end)
-        return list(_parsed(data[:end]))
+        return self._journal.read()
 
     def rewrite(self, lines: Sequence[Any]) -> None:
         """Leaves only some of its lines."""
-        self.replace(self.work / _JOURNAL, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        self.replace(self.work / JOURNAL, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
 
     def note(self, line: Any, *, sync: bool = False) -> None:
         """Adds a line. Threads may do so at the same time.
@@ -84,28 +85,12 @@ class Output:
         Raises:
             StoreError: if it cannot be written.
         """
-        path = self.work / _JOURNAL
-        data = json.dumps(line).encode() + b"\n"
-        with self._noting:
-            try:
-                if self._journal is None:
-                    self._journal = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-                start = os.fstat(self._journal).st_size
-                if os.write(self._journal, data) != len(data):
-                    os.ftruncate(self._journal, start)
-                    raise OSError(28, os.strerror(28))
-                if sync:
-                    os.fsync(self._journal)
-            except OSError as error:
-                raise store_error(path, error) from None
+        self._journal.add(line, sync=sync)
 
     def forget(self) -> None:
         """Removes all of an unfinished run."""
-        if self._journal is not None:
-            os.close(self._journal)
-            self._journal = None
         # The journal goes first: without it the rest means nothing.
-        (self.work / _JOURNAL).unlink(missing_ok=True)
+        self._journal.remove()
         for path in self.work.glob("blocks-*"):
             path.unlink()
         shutil.rmtree(self.chunks, ignore_errors=True)
@@ -117,42 +102,44 @@ class Output:
         """The dataset that is to be added to, and the files that are to go.
 
         Raises:
-            ValueError: if the folder is not as the mode says.
+            ValueError: if the place is not as the mode says.
             DataError: if its index is damaged.
         """
         nothing = Existing([], None)
         if mode is None:
             self.expect_empty()
             return nothing, []
-        visible = [name for name in self._visible() if name != "_headrace"]
+        visible = [name for name in self.visible() if name != "_headrace"]
         listed = self._listed()
         if mode == "overwrite":
             self._refuse_strangers(layout, listed, visible)
             return nothing, listed
-        path = self.folder / layout.index_name
-        if not path.exists():
+        index = self.read(layout.index_name)
+        if index is None:
             if visible:
                 raise ValueError(
                     f"{self.folder}: expected a dataset of {layout.format} with its {layout.index_name}, "
                     f"found {', '.join(visible[:3])}"
                 )
             return nothing, []
-        existing = layout.read(self.folder, path.read_bytes())
+        existing = layout.read(index, self.files())
         names = [entry["name"] for entry in existing.entries]
         for entry in existing.entries:
-            file = self.folder / entry["name"]
-            if not file.exists() or file.stat().st_size != entry["bytes"]:
-                raise DataError(f"{file}: expected {entry['bytes']} bytes as {path} says, found another file or none")
+            if self.size(entry["name"]) != entry["bytes"]:
+                raise DataError(
+                    f"{self.folder}/{entry['name']}: expected {entry['bytes']} bytes as {layout.index_name} says, "
+                    "found another file or none"
+                )
         self._refuse_strangers(layout, names, visible)
         return existing, []
 
     def expect_empty(self) -> dict[str, Any]:
-        """Refuses a folder that holds anything; there is nothing to note of it.
+        """Refuses a place that holds anything; there is nothing to note of it.
 
         Raises:
             ValueError: if it does.
         """
-        if visible := self._visible():
+        if visible := self.visible():
             raise ValueError(
                 f"{self.folder}: expected an empty folder, found {', '.join(visible[:3])}"
                 f"{' ...' if len(visible) > 3 else ''}\n"
@@ -161,39 +148,93 @@ class Output:
         return {}
 
     def base(self, layout: Layout) -> int:
-        """The first number that no chunk in the folder has."""
+        """The first number that no chunk in the place has."""
         pattern = re.compile(layout.pattern)
-        numbers = [int(found.group(1)) for name in self._visible() if (found := pattern.fullmatch(name))]
+        numbers = [int(found.group(1)) for name in self.visible() if (found := pattern.fullmatch(name))]
         return max(numbers, default=-1) + 1
+
+    # A run
+
+    def expect_unchanged(self, layout: Layout, found: str | None, index: bytes | None = None) -> None:
+        """Refuses a place where a dataset was made meanwhile.
+
+        Args:
+            layout: of the format.
+            found: what `mark` gave before.
+            index: of a dataset that may be there too.
+
+        Raises:
+            StateMismatch: if there is another one.
+        """
+        if self.mark(layout) != found and (index is None or self.read(layout.index_name) != index):
+            raise StateMismatch(
+                f"{self.folder}: another run made a dataset there since this one began\n"
+                "hint: resume=False begins anew, with what is there now"
+            )
+
+    @abstractmethod
+    def finished(self, layout: Layout, entry: Entry) -> None:
+        """Says that a chunk is whole, and noted.
+
+        Raises:
+            StoreError: if one of those before could not be brought to the place.
+        """
+
+    def secure(self, entry: Entry) -> None:
+        """Has a chunk outlive a power cut.
+
+        Raises:
+            StoreError: if that cannot be done.
+        """
+        sync(self.chunks / entry["name"])
+
+    @abstractmethod
+    def stage(self, source: Path, name: str) -> None:
+        """Takes a file of another dataset as a chunk.
+
+        Raises:
+            OSError: if it cannot be read.
+            StoreError: if it cannot be written.
+        """
+
+    @abstractmethod
+    def place(self) -> Place:
+        """What brings files of `map` to the place, in whatever process."""
 
     # The end
 
-    def publish(self, layout: Layout, entries: Sequence[Entry], index: bytes, gone: Sequence[str]) -> None:
+    def publish(
+        self, layout: Layout, entries: Sequence[Entry], index: bytes, gone: Sequence[str], found: str | None
+    ) -> None:
         """Makes chunks visible, then the index, and removes the files that are to go. Can be done again after a kill.
 
+        Args:
+            layout: of the format.
+            entries: chunks of the run.
+            index: of the dataset.
+            gone: names of files that are to go.
+            found: what `mark` gave before the run.
+
         Raises:
-            StoreError: if a file cannot be renamed or written.
+            StoreError: if a file cannot be brought to the place.
+            StateMismatch: if another run made a dataset there meanwhile.
         """
         try:
-            for entry in entries:
-                staged = self.chunks / entry["name"]
-                if staged.exists():
-                    staged.rename(self.folder / entry["name"])
-            target = self.folder / layout.index_name
-            target.parent.mkdir(exist_ok=True)
-            for other in (_INDEX, _MANIFEST):
+            self.reveal(layout, entries)
+            self.expect_unchanged(layout, found, index)
+            for other in (INDEX, _MANIFEST):
                 if gone and other != layout.index_name:
-                    (self.folder / other).unlink(missing_ok=True)
-            sync(self.folder)
-            self.replace(target, index)
-            sync(target.parent)
+                    self.remove(other)
+            self.write(layout.index_name, index)
             for name in gone:
-                (self.folder / name).unlink(missing_ok=True)
+                self.remove(name)
+        except StoreError as error:
+            raise kept(error) from error
         except OSError as error:
             raise store_error(self.folder, error) from None
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Writes a file so that it is there whole or not at all.
+        """Writes a file on a disk so that it is there whole or not at all.
 
         Raises:
             StoreError: if it cannot be written.
@@ -207,24 +248,56 @@ class Output:
             raise store_error(path, error) from None
 
     def close(self, *, finished: bool) -> None:
-        """Gives up the folder; after a finished run nothing is left but the dataset."""
+        """Gives up the place; after a finished run nothing is left but the dataset."""
         try:
-            if self._journal is not None:
-                os.close(self._journal)
-                self._journal = None
+            self._journal.close()
             if finished:
                 # The journal goes first: without it the rest means nothing.
-                (self.work / _JOURNAL).unlink(missing_ok=True)
-            if not (self.work / _JOURNAL).exists():
+                self._journal.remove()
+            if not self._journal.exists():
                 shutil.rmtree(self.work, ignore_errors=True)
-                if self._made and not finished:
-                    # Nothing was begun: no trace is left.
-                    with contextlib.suppress(OSError):
-                        self.folder.rmdir()
         finally:
-            if self._lock >= 0:
-                os.close(self._lock)
-                self._lock = -1
+            self.unlock()
+
+    def unlock(self) -> None:
+        """Lets others use the work folder."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    # The place
+
+    @abstractmethod
+    def visible(self) -> list[str]:
+        """Names of files and folders there, sorted, but hidden ones."""
+
+    @abstractmethod
+    def files(self) -> Store:
+        """The files there, for reading them as a dataset."""
+
+    @abstractmethod
+    def size(self, name: str) -> int | None:
+        """Bytes of a file there, if there is one."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes | None:
+        """A small file there, if there is one."""
+
+    @abstractmethod
+    def write(self, name: str, data: bytes) -> None:
+        """Writes a small file there, whole or not at all."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Removes a file there, if there is one."""
+
+    @abstractmethod
+    def reveal(self, layout: Layout, entries: Sequence[Entry]) -> None:
+        """Brings chunks there that are not there yet."""
+
+    def mark(self, layout: Layout) -> str | None:
+        """What tells the dataset that is there from another one, where a second run could make one in between."""
+        return None
 
     def _locked(self) -> int:
         path = self.work / _LOCK
@@ -257,24 +330,21 @@ class Output:
                     return fd
             os.close(fd)
 
-    def _visible(self) -> list[str]:
-        return sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))
-
     def _listed(self) -> list[str]:
         """Files of the dataset that is there, by its index."""
         names: list[str] = []
-        for name in (_INDEX, _MANIFEST):
-            path = self.folder / name
-            if not path.exists():
+        for name in (INDEX, _MANIFEST):
+            data = self.read(name)
+            if data is None:
                 continue
-            names += _names(read_json(path))
+            names += _names(_index(data, f"{self.folder}/{name}"))
         return [name for name in dict.fromkeys(names) if os.sep not in name and name not in ("", ".", "..")]
 
     def _refuse_strangers(self, layout: Layout, listed: Sequence[str], visible: Sequence[str]) -> None:
         """Refuses files that are in no index and would become part of a dataset that has none of its own."""
         if layout.index_name != _MANIFEST:
             return
-        if strangers := [name for name in visible if name not in listed and name != _INDEX]:
+        if strangers := [name for name in visible if name not in listed and name != INDEX]:
             raise ValueError(
                 f"{self.folder}: expected only files that headrace wrote, found {', '.join(strangers[:3])}, "
                 "which would be part of the dataset\nhint: move them, or choose another folder"
@@ -282,30 +352,25 @@ class Output:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An index.
+    """An index on a disk.
 
     Raises:
         DataError: if it is none.
     """
+    return _index(path.read_bytes(), os.fspath(path))
+
+
+def _index(data: bytes, where: str) -> dict[str, Any]:
     try:
-        found: Any = json.loads(path.read_bytes())
+        found: Any = json.loads(data)
     except ValueError as error:
-        raise DataError(f"{path}: expected JSON: {error}") from None
+        raise DataError(f"{where}: expected JSON: {error}") from None
     if not isinstance(found, dict):
-        raise DataError(f"{path}: expected the index of a dataset, found a {type(found).__name__}")
+        raise DataError(f"{where}: expected the index of a dataset, found a {type(found).__name__}")
     return cast("dict[str, Any]", found)
 
 
-def _parsed(data: bytes) -> Iterator[Any]:
-    """The lines of a journal, up to one that a power cut damaged."""
-    for line in data.splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            return
-
-
-def _names(index: dict[str, Any]) -> list[str]:
+def _names(index: Mapping[str, Any]) -> list[str]:
     """Names of files in an index of LitData, MDS, or our own."""
     found: list[str] = [str(chunk.get("filename", "")) for chunk in index.get("chunks", [])]
     for shard in index.get("shards", []):

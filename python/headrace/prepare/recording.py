@@ -44,7 +44,7 @@ class _Writer:
         name: str = "tokens",
     ) -> None:
         check_choice("mode", mode, (None, "append", "overwrite"))
-        self._folder = local_folder(path)
+        self._folder = local_folder(path, "path")
         self._dtype = record_type(dtype, name)
         self._meta = None if meta is None else record_type(meta, "")
         self._documents = documents

@@ -52,7 +52,7 @@ def mark_of(encryption: Encryption | None) -> str | None:
     return None if encryption is None else base64.b64encode(encryption.encrypt(_WORD)).decode()
 
 
-def check_mark(mark: str | None, encryption: Encryption | None, folder: Path) -> None:
+def check_mark(mark: str | None, encryption: Encryption | None, folder: Path | str) -> None:
     """Refuses to go on with another key than that of a mark.
 
     Raises:

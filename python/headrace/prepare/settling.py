@@ -132,6 +132,8 @@ class Settler:
             self._unsynced.append(entry)
         self._output.note({**chunk.line, "chunk": entry})
         self._spool.release(chunk.used)
+        if entry is not None:
+            self._output.finished(self._layout, entry)
 
     def _is_due(self) -> bool:
         size = sum(entry["bytes"] for entry in self._unsynced)
@@ -144,7 +146,7 @@ class Settler:
         if not self._unsynced and blocks == self._synced_blocks:
             return
         for entry in self._unsynced:
-            sync(self._output.chunks / entry["name"])
+            self._output.secure(entry)
         sync(self._output.chunks)
         self._unsynced, self._synced_blocks = [], blocks
         self._output.note({"synced": blocks}, sync=True)

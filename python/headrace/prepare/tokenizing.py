@@ -13,13 +13,14 @@ from headrace.samples.dataset import SampleDataset
 from headrace.samples.pipeline import OnError
 from headrace.tokenizing import Encoder, encoder_of
 
-from .arguments import Prepared, check_choice, dev_limit, engine_of, local_folder, options_of
+from .arguments import Prepared, check_choice, dev_limit, engine_of, options_of
 from .documents import Document, Documents
 from .inputs import inputs_of
 from .job import Refused
 from .optimizing import How, make
 from .output import Mode
 from .parts import Part
+from .target import Target
 
 __all__ = ["tokenize"]
 
@@ -58,6 +59,8 @@ def tokenize(
     on_error: OnError = "raise",
     engine: Literal["local", "ray"] = "local",
     ray_options: Mapping[str, Any] | None = None,
+    output_options: Mapping[str, str] | None = None,
+    work_dir: str | os.PathLike[str] | None = None,
     progress: bool = True,
     verbose: bool = True,
 ) -> Prepared:
@@ -77,7 +80,7 @@ def tokenize(
         tokenizer: the path of a ``tokenizer.json``, or of a folder that has one; a tokenizer of `tokenizers`,
             `transformers` or `tiktoken`, or the name of an encoding of the last (``"tiktoken:gpt2"``); or a function
             from a text to its ids, defined at the top of a module. Special tokens of its own are not added.
-        output_dir: a folder, made if it is not there.
+        output_dir: a folder, made if it is not there, or a URL in a store, as with `optimize`.
         column: which part of a sample is the text.
         bos: whether documents begin with the tokenizer's bos token; or the id of the token that they begin with.
         eos: likewise for their end.
@@ -103,6 +106,8 @@ def tokenize(
             them in ``_headrace/skipped.jsonl``.
         engine: ``"ray"`` has processes on a Ray cluster do the work, as with `optimize`.
         ray_options: what each of them asks of Ray, see there.
+        output_options: settings of the output's store.
+        work_dir: see `optimize`.
         progress: whether to show how far it is, on stderr.
         verbose: whether to print a summary there in the end.
 
@@ -139,7 +144,6 @@ def tokenize(
         tokens=is_bare,
     )
     where, limit = engine_of(engine, num_workers, ray_options), dev_limit(fast_dev_run)
-    folder = local_folder(output_dir)
     encoder = encoder_of(tokenizer, bos=bos, eos=eos, vocab_size=vocab_size)
     documents = Documents(
         _opened(inputs, input_format, storage_options),
@@ -193,7 +197,7 @@ def tokenize(
         "documents": documents.identity,
         "tokens": about,
     }
-    return make(work, folder, how, settings)
+    return make(work, Target(output_dir, output_options, work_dir), how, settings)
 
 
 class Tokenizing:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from headrace._files import Store
 from headrace.encryption import Encryption
 
 __all__ = [
@@ -161,8 +162,12 @@ class Layout(ABC):
         """The index of a dataset of these chunks."""
 
     @abstractmethod
-    def read(self, folder: Path, index: bytes) -> Existing:
-        """The dataset in a folder by its index.
+    def read(self, index: bytes, there: Store) -> Existing:
+        """A dataset by its index.
+
+        Args:
+            index: its content.
+            there: the files of the dataset.
 
         Raises:
             DataError: if the index is damaged.

@@ -151,9 +151,9 @@ class LitDataLayout(RowLayout):
         version = zlib.crc32(json.dumps([chunks, config]).encode())
         return json.dumps({"chunks": chunks, "config": config, "updated_at": f"{version}.0"}, sort_keys=True).encode()
 
-    def read(self, folder: Path, index: bytes) -> Existing:
+    def read(self, index: bytes, there: Store) -> Existing:
         """See `Layout.read`."""
-        where = folder / INDEX
+        where = there.uri(self.index_name)
         try:
             found: Any = json.loads(index)
         except ValueError as error:
@@ -165,22 +165,23 @@ class LitDataLayout(RowLayout):
         tokens = config.get("item_loader") == "TokensLoader"
         encryption = _described(options.encryption)
         wanted = {"compression": options.compression, "encryption": encryption, "tokens": options.tokens}
-        there = {
+        kind = {
             "compression": config.get("compression") or None,
             "encryption": config.get("encryption") or None,
             "tokens": tokens,
         }
         if config.get("compression_level") not in (None, "chunk"):
             raise ValueError(f"{where}: headrace cannot add to chunks that are compressed by parts")
-        if there != wanted:
-            raise ValueError(f"{where}: expected a dataset of {wanted}, to be able to add to it, found one of {there}")
+        if kind != wanted:
+            raise ValueError(f"{where}: expected a dataset of {wanted}, to be able to add to it, found one of {kind}")
         if options.encryption is not None:
-            check_key(Store([str(folder)], {}), options.encryption)
+            check_key(there, options.encryption)
+        sizes = {file.path: file.size for file in there.files}
         entries = [
             {
                 "name": chunk["filename"],
                 "samples": chunk["chunk_size"],
-                "bytes": _size(folder / chunk["filename"]),
+                "bytes": _size(sizes, where, chunk["filename"]),
                 "chunk_bytes": chunk["chunk_bytes"],
                 "dim": chunk["dim"],
             }
@@ -218,11 +219,10 @@ def _described(encryption: Encryption | None) -> dict[str, str] | None:
     return None if encryption is None else {"algorithm": encryption.algorithm, "level": encryption.level}
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        raise DataError(f"{path}: the index names it, and it is not there") from None
+def _size(sizes: Mapping[str, int], where: str, name: str) -> int:
+    if name not in sizes:
+        raise DataError(f"{where}: names {name}, and it is not there")
+    return sizes[name]
 
 
 def _texts(schema: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from headrace._files import Store
 from headrace.errors import DataError
 from headrace.formats.mds.encodings import DTYPE_CODES, SCALARS, SHAPE_LETTERS, stored_size
 from headrace.formats.mds.index import is_mds
@@ -132,9 +133,9 @@ class MdsLayout(RowLayout):
         found = {"version": 2, "shards": [entry["shard"] for entry in entries]}
         return json.dumps(found, sort_keys=True).encode()
 
-    def read(self, folder: Path, index: bytes) -> Existing:
+    def read(self, index: bytes, there: Store) -> Existing:
         """See `Layout.read`."""
-        where = folder / INDEX
+        where = there.uri(self.index_name)
         try:
             found: Any = json.loads(index)
         except ValueError as error:

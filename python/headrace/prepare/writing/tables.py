@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
 
+from headrace._files import Store
 from headrace.errors import DataError
 
 from .base import Encoder, Entry, Existing, Layout, Options, Piece, at_key, kind_of
@@ -151,9 +152,9 @@ class TableLayout(Layout):
             found["metadata"] = dict(self._options.metadata)
         return json.dumps(found, sort_keys=True).encode()
 
-    def read(self, folder: Path, index: bytes) -> Existing:
+    def read(self, index: bytes, there: Store) -> Existing:
         """See `Layout.read`."""
-        where = folder / _MANIFEST
+        where = there.uri(self.index_name)
         try:
             found: Any = json.loads(index)
             if (found["version"], found["format"]) != (_VERSION, self.format):
@@ -166,8 +167,8 @@ class TableLayout(Layout):
         for name in sorted({*wanted, *metadata}):
             if wanted.get(name) != metadata.get(name):
                 raise ValueError(
-                    f"{folder}: expected a dataset whose {name} is {wanted.get(name)}, to be able to add to it, found "
-                    f"{metadata.get(name)}"
+                    f"{there.url}: expected a dataset whose {name} is {wanted.get(name)}, to be able to add to it, "
+                    f"found {metadata.get(name)}"
                 )
         return existing
 
