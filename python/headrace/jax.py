@@ -111,8 +111,9 @@ class DataLoader(MovingLoader):
 
     def _receive(self, sent: Any) -> Any:
         batch, arrays = cast("tuple[Any, Any]", sent)
-        is_ours = type(arrays) is dict and hasattr(batch, "step") and hasattr(batch, "state")
-        return ArrayBatch(arrays, batch) if is_ours else arrays
+        if isinstance(batch, Mapping) and hasattr(batch, "step") and hasattr(batch, "state"):  # pyright: ignore
+            return ArrayBatch(arrays, batch)
+        return arrays
 
     def _moved(self, value: Any, rows: int | None) -> Any:
         if isinstance(value, np.ndarray):

@@ -130,8 +130,9 @@ class DataLoader(MovingLoader):
         batch, tensors = cast("tuple[Any, Any]", sent)
         if self._transfer is not None:
             tensors = self._transfer.receive(tensors)
-        is_ours = type(tensors) is dict and hasattr(batch, "step") and hasattr(batch, "state")
-        return TensorBatch(tensors, batch) if is_ours else tensors
+        if isinstance(batch, Mapping) and hasattr(batch, "step") and hasattr(batch, "state"):  # pyright: ignore
+            return TensorBatch(tensors, batch)
+        return tensors
 
 
 def _device(device: torch.device | str | int | None) -> torch.device:
