@@ -2,7 +2,7 @@
 
 import sys
 
-_NAMES = ("tokens", "samples", "preparing", "fetch")
+_NAMES = ("tokens", "samples", "preparing", "fetch", "pipelines")
 
 match sys.argv[1:2]:
     case ["tokens"]:
@@ -19,6 +19,10 @@ match sys.argv[1:2]:
         sys.exit(command.main(sys.argv[2:]))
     case ["fetch"]:
         from headrace.bench.fetch import command
+
+        sys.exit(command.main(sys.argv[2:]))
+    case ["pipelines"]:
+        from headrace.bench.pipelines import command
 
         sys.exit(command.main(sys.argv[2:]))
     case _:
