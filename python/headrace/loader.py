@@ -21,12 +21,15 @@ __all__ = ["DataLoader"]
 class DataLoader:
     """Gives one rank its part of every global batch, the same samples or rows whatever the number of ranks.
 
-    It takes three kinds of datasets. The arguments begin as those of PyTorch's DataLoader, in its order.
+    It takes four kinds of datasets. The arguments begin as those of PyTorch's DataLoader, in its order.
 
     - *Packed tokens*, as `TableDataset.pack` gives them. ``for batch in loader`` gives the rest of the current epoch,
       the next ``for`` the next one; batches are always whole and may span two epochs.
     - *Samples*, as `open` gives them with all that is made of them. ``for`` works in the same way. An epoch has each
       sample once, and a new order; batches do not span epochs.
+    - *Dynamic pipelines*, as `flat_map`, `batch_map` or `pack` make of samples. How many rows they give only reading
+      tells: ``for`` does not end (but see `epochs`), and there is no length. Each rank has lanes of its own, and its
+      `state_dict` is a part of the whole one (docs/pipelines.md).
     - *Any other object* with ``__len__`` and ``__getitem__`` or ``__getitems__``, or with ``__iter__``, such as a
       PyTorch `Dataset`: with PyTorch's defaults and behaviour. Each ``for`` begins a new epoch, but the first one
       after `load_state_dict`, which goes on in the middle. What rank and world size are is looked up, so that no
@@ -61,7 +64,8 @@ class DataLoader:
             sizes that hold from there on, such as ``{0: 64, 1000: 256}``.
         seed: of the order and of random numbers for functions, in ``range(2**64)``; 0 by default.
         window: chunks (row groups, shards) that are shuffled together; by default from the data, see docs/order.md.
-        lanes: N, see docs/order.md; by default from the data and the largest global batch size.
+        lanes: N, see docs/order.md; by default from the data and the largest global batch size, for dynamic pipelines
+            the largest number that divides all global batch sizes.
         rank: with `world_size`, which rank this is; by default from torch.distributed if it is initialised, else from
             RANK and WORLD_SIZE, else 0 of 1. headrace never makes a process group.
         world_size: ranks.
@@ -69,10 +73,10 @@ class DataLoader:
             with room for two windows the next one is decoded while this one is used (large windows of shuffled data
             need 1.1 to 1.5 windows for that); with room for one it waits until this one is used up; a window that does
             not fit at all goes to a spill file in the cache folder. For samples it bounds the chunks that are kept.
-        epochs: passes over the data; None for no end. For datasets of headrace.
+        epochs: passes over the data; None for no end. For datasets of headrace; for dynamic pipelines on one rank.
         remainder: for packed tokens, what becomes of those after the last whole batch of the last epoch: ``"drop"``,
             or ``"pad"`` to fill them up with `pad_id` (batches then hold ``loss_mask``). `stats` tells how many were
-            dropped.
+            dropped. For dynamic pipelines likewise, lane by lane.
         worker_type: ``"thread"``, ``"process"`` for functions that hold the GIL (spawned; the dataset and functions
             are pickled to them), or ``"auto"``; `stats` says what was chosen and why.
         items_in_parallel: samples of one batch that are made at the same time, for data that is waited for.
@@ -363,7 +367,10 @@ class DataLoader:
             ``window_bytes`` (the most that windows held in memory), ``chunk_bytes`` (stored, of the row groups asked
             for), ``preview_bytes`` (of local files, read for the first batch before its window, and with that again);
             and of all that was read of the dataset ``bytes_read``, ``bytes_cached`` (from the disk cache),
-            ``requests``, ``retries``, ``hedged`` (second requests beside slow ones).
+            ``requests``, ``retries``, ``hedged`` (second requests beside slow ones). Of dynamic pipelines ``rows``,
+            ``tokens`` and ``padding`` that this rank was given, ``items`` and ``documents`` that were made for it,
+            ``items_dropped`` (of which nothing was left), ``documents_too_long``, ``documents_skipped``, and the first
+            of these as ``skipped`` (the item's number, its place, and the error).
 
         Example:
             >>> loader.stats()["lanes"]
