@@ -1,17 +1,21 @@
 """Documents of records: of any length, each read by its number."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from headrace.errors import DataError
 from headrace.samples.source import Chunk, digest
 
 from .layout import Documents, Records, Shard, fields_of
-from .sequences import Shards, open_shard, read_rows
+from .reading import open_file
+from .sequences import Shards, read_rows
 
-__all__ = ["DocumentSource"]
+__all__ = ["DocumentSource", "documents_of"]
+
+_RUN_BYTES = 1 << 20
+"""Of documents one behind another that are read at once."""
+_PLACE = np.zeros(1, np.int64)
 
 
 class DocumentSource(Shards):
@@ -46,7 +50,7 @@ class _DocumentChunk(Chunk):
     def __init__(self, source: DocumentSource, shard: Shard, columns: tuple[str, ...]) -> None:
         self._source, self._shard, self._columns = source, shard, columns
         self._documents = documents_of(shard)
-        self._opened = open_shard(source.records, shard)
+        self._file = open_file(source.records.store, shard.file)
         self._has_values = not set(columns).isdisjoint(source.records.columns)
         self._has_meta = not set(columns) <= set(source.records.columns)
 
@@ -54,37 +58,44 @@ class _DocumentChunk(Chunk):
         return self._documents.count
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if self._has_values:
-            first, stop = self._documents.bounds(row, row + 1).tolist()
-            check_bounds(self._source.records, self._shard, first, stop)
-            place = np.zeros(1, np.int64)
-            begins = np.array([first], np.int64)
-            values = read_rows(self._source, [(self._shard, self._opened)], place, begins, stop - first)
-            found = {name: value[0] for name, value in values.items()}
-        if self._has_meta:
-            found |= self._documents.meta(row)
-        return {name: found[name] for name in self._columns}
+        return self.take([row])[0]
 
     def take(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """See `Chunk.take`."""
-        return [self[row] for row in rows]
+        numbers = np.array(rows, np.int64)
+        found: list[dict[str, Any]] = [{} for _ in rows]
+        if self._has_values:
+            begins, stops = self._documents.spans(numbers)
+            for first, stop in _runs(begins.tolist(), stops.tolist(), self._most):
+                begin, end = int(begins[first]), int(stops[stop - 1])
+                values = read_rows(
+                    self._source, [self._shard], [self._file], _PLACE, begins[first : first + 1], end - begin
+                )
+                for at in range(first, stop):
+                    part = slice(int(begins[at]) - begin, int(stops[at]) - begin)
+                    # A copy, so that none keeps the memory of all.
+                    found[at] = {name: value[0, part].copy() for name, value in values.items()}
+        if self._has_meta:
+            for sample, meta in zip(found, self._documents.meta(numbers), strict=True):
+                sample |= meta
+        return [{name: sample[name] for name in self._columns} for sample in found]
+
+    @property
+    def _most(self) -> int:
+        """Records of documents that are read at once."""
+        return _RUN_BYTES // self._source.records.dtype.itemsize
+
+
+def _runs(begins: Sequence[int], stops: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Documents that lie one behind another, as ranges of their indexes: of at most so many records, or one."""
+    first = 0
+    for at in range(1, len(begins) + 1):
+        if at == len(begins) or begins[at] != stops[at - 1] or stops[at] - begins[first] > most:
+            yield first, at
+            first = at
 
 
 def documents_of(shard: Shard) -> Documents:
     """Where a shard's documents lie, which must be known."""
     assert shard.documents is not None
     return shard.documents
-
-
-def check_bounds(records: Records, shard: Shard, first: int, stop: int) -> None:
-    """Refuses a document that does not lie within its shard.
-
-    Raises:
-        DataError: naming it.
-    """
-    if not 0 <= first <= stop <= shard.records:
-        raise DataError(
-            f"{records.store.uri(shard.file.path)}: expected a document within its {shard.records} records, found one "
-            f"from {first} to {stop}"
-        )

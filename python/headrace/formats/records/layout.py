@@ -13,6 +13,8 @@ import numpy.typing as npt
 from headrace._files import Blob, File, Store
 from headrace.errors import DataError
 
+from .reading import Opened, open_file, read_many
+
 __all__ = ["Documents", "Reader", "Records", "Shard", "fields_of"]
 
 _Ints = npt.NDArray[np.int64]
@@ -38,10 +40,17 @@ class Documents(ABC):
             DataError: if the file's numbers cannot be such bounds.
         """  # noqa: D205
 
-    def meta(self, number: int) -> Mapping[str, Any]:
-        """What was stored with a document."""
-        del number
-        return {}
+    @abstractmethod
+    def spans(self, numbers: _Ints) -> tuple[_Ints, _Ints]:
+        """int64, (documents,) each: where some documents begin, and where they end, in records of the shard.
+
+        Raises:
+            DataError: if the file's numbers cannot be such bounds.
+        """
+
+    def meta(self, numbers: _Ints) -> Sequence[Mapping[str, Any]]:
+        """What was stored with some documents."""
+        return [{}] * len(numbers)
 
 
 @dataclass(frozen=True)
@@ -150,11 +159,12 @@ def fields_of(dtype: np.dtype[Any]) -> dict[str, np.dtype[Any]]:
 class Reader:
     """A file for small reads, wherever it lies: nothing of it is kept in memory. It pickles by address."""
 
-    __slots__ = ("_blob", "_file", "_store")
+    __slots__ = ("_blob", "_file", "_opened", "_store")
 
     def __init__(self, store: Store, file: File) -> None:
         self._store, self._file = store, file
         self._blob: Blob | None = None
+        self._opened: Opened | None = None
 
     def read(self, start: int, stop: int) -> bytes:
         """Exactly the bytes of ``range(start, stop)``.
@@ -168,6 +178,19 @@ class Reader:
         if self._blob is None:
             self._blob = self._store.open(self._file)
         return self._blob.read(start, stop)
+
+    def many(self, starts: _Ints, dtype: Any) -> npt.NDArray[Any]:
+        """Values of a type that begin at some bytes: (starts,).
+
+        Raises:
+            DataError: if the file does not hold them, or is no longer what was listed.
+            StoreError: if the store does not answer.
+        """
+        if self._opened is None:
+            self._opened = open_file(self._store, self._file)
+        kind: np.dtype[Any] = np.dtype(dtype)
+        memory = read_many(self._store, [self._opened], np.zeros(len(starts), np.int64), starts, kind.itemsize)
+        return np.frombuffer(memory, kind)
 
     def numbers(self, begin: int, dtype: str, first: int, stop: int) -> _Ints:
         """Numbers of a table that begins at a byte: int64, (stop - first,)."""

@@ -125,15 +125,49 @@ class _Index(Documents):
     def bounds(self, first: int, stop: int) -> _Ints:
         """See `Documents.bounds`."""
         sequences = self._reader.numbers(self._documents, "<i8", first, stop + 1)
+        self._check_sequences(sequences[:-1], sequences[1:], first)
         low, high = int(sequences[0]), int(sequences[-1])
-        if not (np.diff(sequences) >= 0).all() or not 0 <= low <= high <= self._head.sequences:
-            raise DataError(f"{self._where}: expected bounds of documents that increase, found others at {first}")
         # One more, for where the last document ends, if there is one behind it.
-        stop_at = min(high + 1, self._head.sequences)
-        pointers = self._reader.numbers(self._pointers, "<i8", low, max(low, stop_at))
+        pointers = self._reader.numbers(self._pointers, "<i8", low, min(high + 1, self._head.sequences))
         if high == self._head.sequences:
             pointers = np.append(pointers, self._records * self._head.dtype.itemsize)
-        begins, rest = np.divmod(pointers, self._head.dtype.itemsize)
-        if rest.any() or not (np.diff(begins) >= 0).all() or begins[0] < 0 or begins[-1] > self._records:
-            raise DataError(f"{self._where}: expected sequences one behind another, found other places for {low}")
+        begins = self._records_at(pointers, first)
+        self._check_begins(begins[:-1], begins[1:], first)
         return begins[sequences - low]
+
+    def spans(self, numbers: _Ints) -> tuple[_Ints, _Ints]:
+        """See `Documents.spans`."""
+        firsts, stops = (self._reader.many(self._documents + 8 * (numbers + behind), "<i8") for behind in (0, 1))
+        first = int(numbers[0]) if len(numbers) else 0
+        self._check_sequences(firsts, stops, first)
+        begins, ends = self._places(firsts, first), self._places(stops, first)
+        self._check_begins(begins, ends, first)
+        return begins, ends
+
+    def _places(self, sequences: _Ints, first: int) -> _Ints:
+        """Where sequences begin, in records; behind the last one is the end."""
+        pointers = np.full(len(sequences), self._records * self._head.dtype.itemsize, np.int64)
+        inside = sequences < self._head.sequences
+        pointers[inside] = self._reader.many(self._pointers + 8 * sequences[inside], "<i8")
+        return self._records_at(pointers, first)
+
+    def _records_at(self, pointers: _Ints, first: int) -> _Ints:
+        begins, rest = np.divmod(pointers, self._head.dtype.itemsize)
+        if rest.any():
+            raise self._misplaced(first)
+        return begins
+
+    def _check_sequences(self, firsts: _Ints, stops: _Ints, first: int) -> None:
+        """Refuses documents that are no stretches of sequences."""
+        if ((firsts < 0) | (firsts > stops) | (stops > self._head.sequences)).any():
+            raise DataError(f"{self._where}: expected bounds of documents that increase, found others at {first}")
+
+    def _check_begins(self, begins: _Ints, ends: _Ints, first: int) -> None:
+        """Refuses stretches that lie elsewhere than one behind another in the file."""
+        if ((begins < 0) | (begins > ends) | (ends > self._records)).any():
+            raise self._misplaced(first)
+
+    def _misplaced(self, first: int) -> DataError:
+        return DataError(
+            f"{self._where}: expected sequences one behind another, found other places for document {first} or behind"
+        )

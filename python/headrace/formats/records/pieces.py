@@ -8,9 +8,10 @@ import numpy.typing as npt
 
 from headrace.samples.source import Chunk, digest
 
-from .documents import check_bounds, documents_of
+from .documents import documents_of
 from .layout import Records, Shard
-from .sequences import Shards, open_shard, read_rows
+from .reading import open_file
+from .sequences import Shards, read_rows
 
 __all__ = ["PieceSource"]
 
@@ -38,7 +39,7 @@ class PieceSource(Shards):
         super().__init__(records, convert)
         self.length, self.overlap, self.pad = length, overlap, pad
         self.width = length + overlap
-        self.pieces = [_pieces(records, shard, length, overlap) for shard in records.shards]
+        self.pieces = [_pieces(shard, length, overlap) for shard in records.shards]
         """Of each shard, how many pieces lie before each document, and all: int64, (documents + 1,)."""
         self.sizes = np.array([starts[-1] for starts in self.pieces], np.int64)
         self.schema = {name: f"{self.type_of(name)}[{self.width}]" for name in records.columns}
@@ -60,7 +61,7 @@ class _PieceChunk(Chunk):
 
     def __init__(self, source: PieceSource, shard: Shard, pieces: _Ints, columns: tuple[str, ...]) -> None:
         self._source, self._shard, self._pieces, self._columns = source, shard, pieces, columns
-        self._opened = open_shard(source.records, shard)
+        self._file = open_file(source.records.store, shard.file)
 
     def __len__(self) -> int:
         return int(self._pieces[-1])
@@ -90,7 +91,8 @@ class _PieceChunk(Chunk):
             return cls._one_by_one(mine, which, firsts, counts)
         lasts = np.array([chunk._shard.records - width for chunk in mine], np.int64)
         begins = np.minimum(firsts, lasts[which])
-        values = read_rows(source, [(chunk._shard, chunk._opened) for chunk in mine], which, begins, width)
+        shards, files = [chunk._shard for chunk in mine], [chunk._file for chunk in mine]
+        values = read_rows(source, shards, files, which, begins, width)
         for at in np.flatnonzero(begins != firsts).tolist():
             for value in values.values():
                 value[at] = np.roll(value[at], int(begins[at] - firsts[at]), axis=0)
@@ -98,18 +100,10 @@ class _PieceChunk(Chunk):
 
     def _places(self, rows: _Ints) -> tuple[_Ints, _Ints]:
         """The first records of pieces, and how many they have."""
-        source = self._source
-        documents = documents_of(self._shard)
         numbers = np.searchsorted(self._pieces, rows, side="right") - 1
-        firsts, counts = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-        for at, (number, piece) in enumerate(
-            zip(numbers.tolist(), (rows - self._pieces[numbers]).tolist(), strict=True)
-        ):
-            begin, end = documents.bounds(number, number + 1).tolist()
-            check_bounds(source.records, self._shard, begin, end)
-            firsts[at] = begin + piece * source.length
-            counts[at] = min(source.width, end - int(firsts[at]))
-        return firsts, counts
+        begins, ends = documents_of(self._shard).spans(numbers)
+        firsts = begins + (rows - self._pieces[numbers]) * self._source.length
+        return firsts, np.minimum(self._source.width, ends - firsts)
 
     @staticmethod
     def _one_by_one(
@@ -121,7 +115,7 @@ class _PieceChunk(Chunk):
         values: dict[str, npt.NDArray[Any]] = {}
         for at, (number, count) in enumerate(zip(which.tolist(), counts.tolist(), strict=True)):
             chunk = chunks[number]
-            part = read_rows(source, [(chunk._shard, chunk._opened)], zero, firsts[at : at + 1], count)
+            part = read_rows(source, [chunk._shard], [chunk._file], zero, firsts[at : at + 1], count)
             for name, value in part.items():
                 if name not in values:
                     values[name] = np.zeros((len(which), source.width, *value.shape[2:]), value.dtype)
@@ -137,12 +131,9 @@ class _PieceChunk(Chunk):
         return {name: values[name] for name in self._columns}
 
 
-def _pieces(records: Records, shard: Shard, length: int, overlap: int) -> _Ints:
+def _pieces(shard: Shard, length: int, overlap: int) -> _Ints:
     """How many pieces lie before each document: an empty one has none, others at least one."""
     documents = documents_of(shard)
-    bounds = documents.bounds(0, documents.count)
-    if len(bounds):
-        check_bounds(records, shard, int(bounds[0]), int(bounds[-1]))
-    sizes = np.diff(bounds)
+    sizes = np.diff(documents.bounds(0, documents.count))
     counts = np.where(sizes > 0, np.maximum(1, -(-(sizes - overlap) // length)), 0)
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)

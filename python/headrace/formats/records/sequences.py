@@ -1,30 +1,21 @@
 """Records cut to sequences of one length: any of them is as cheap to read as the next."""
 
-import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace import _core
 from headrace._traffic import Traffic
 from headrace.errors import DataError
 from headrace.samples.source import Chunk, Source, digest
 
 from .layout import Records, Shard
+from .reading import Opened, open_file, read_many
 
-__all__ = ["SequenceSource", "Shards", "open_shard", "read_rows", "stretches"]
+__all__ = ["SequenceSource", "Shards", "read_rows", "stretches"]
 
 _Ints = npt.NDArray[np.int64]
-_KEPT = 64
-"""Arrays of batches that went whose memory is used again: more than are ready ahead of use."""
-
-_READERS = 16
-"""Stretches of a remote store that one call reads at once."""
-
-_gather = _core.Gather(keep=_KEPT)
 
 
 class Shards(Source):
@@ -101,7 +92,7 @@ class SequenceChunk(Chunk):
         self.source, self.shard = source, shard
         self.columns = columns
         self._count = count
-        self._opened = open_shard(source.records, shard)
+        self._file = open_file(source.records.store, shard.file)
 
     def __len__(self) -> int:
         return self._count
@@ -121,9 +112,8 @@ class SequenceChunk(Chunk):
         mine = [chunk for chunk in chunks if isinstance(chunk, SequenceChunk)]
         first = mine[0]
         source = first.source
-        values = read_rows(
-            source, [(chunk.shard, chunk._opened) for chunk in mine], which, rows * source.stride, source.width
-        )
+        shards, files = [chunk.shard for chunk in mine], [chunk._file for chunk in mine]
+        values = read_rows(source, shards, files, which, rows * source.stride, source.width)
         found = {name: values[name] for name in first.columns}
         return {name: value[:, 0] for name, value in found.items()} if source.length is None else found
 
@@ -139,37 +129,22 @@ def stretches(records: Records, count: int) -> Iterator[dict[str, npt.NDArray[An
     place = np.zeros(1, np.int64)
     for chunk, shard in enumerate(records.shards):
         records.verify(chunk)
-        opened = [(shard, open_shard(records, shard))]
+        files = [open_file(records.store, shard.file)]
         for first in range(0, shard.records, count):
             width = min(count, shard.records - first)
-            values = read_rows(source, opened, place, np.array([first], np.int64), width)
+            values = read_rows(source, [shard], files, place, np.array([first], np.int64), width)
             yield {name: value[0] for name, value in values.items()}
 
 
-def open_shard(records: Records, shard: Shard) -> "_core.OpenFile | None":
-    """A shard's file, open if it is one of this machine.
-
-    Raises:
-        DataError: if it changed since it was listed.
-    """
-    root = records.store.core.local_root
-    if root is None:
-        return None
-    return _core.OpenFile(os.path.join(root, shard.file.path), shard.file.size, shard.file.version)  # noqa: PTH118
-
-
 def read_rows(
-    source: Shards,
-    shards: "Sequence[tuple[Shard, _core.OpenFile | None]]",
-    which: _Ints,
-    firsts: _Ints,
-    width: int,
+    source: Shards, shards: Sequence[Shard], files: Sequence[Opened], which: _Ints, firsts: _Ints, width: int
 ) -> dict[str, npt.NDArray[Any]]:
     """Stretches of records: for each field an array, (stretches, width, ...), contiguous.
 
     Args:
         source: whose records.
         shards: where they lie.
+        files: those of the shards.
         which: int64, (stretches,): which of the shards.
         firsts: int64, (stretches,): the first record there.
         width: records in a stretch.
@@ -178,52 +153,22 @@ def read_rows(
         DataError: if a file changed, or a number does not fit the type that was asked for.
         StoreError: if the store does not answer.
     """
-    records = source.records
-    item = records.dtype.itemsize
-    begins = np.array([shard.begin for shard, _ in shards], np.int64)
-    starts = begins[which] + firsts * item
-    opened = [file for _, file in shards if file is not None]
+    records, convert = source.records, source.convert
+    begins = np.array([shard.begin for shard in shards], np.int64)
+    starts = begins[which] + firsts * records.dtype.itemsize
     name = records.columns[0]
-    convert = source.convert
-    if len(opened) == len(shards):
-        stored = records.types[name]
-        in_core = convert is not None and stored.isnative
-        pair = (stored.name, convert.name) if in_core and convert is not None else None
-        memory = memoryview(_gather.take(opened, np.ascontiguousarray(which), starts, width * item, convert=pair))
-        if in_core:
-            return {name: np.frombuffer(memory, convert).reshape(len(which), width)}
-        values: npt.NDArray[Any] = np.frombuffer(memory, records.dtype)
-    else:
-        places = list(zip(which.tolist(), starts.tolist(), strict=True))
-        values = np.frombuffer(_read_all(records, [shard for shard, _ in shards], places, width * item), records.dtype)
-    fields = {key: values.reshape(len(which), width)[key] for key in records.columns}
+    stored = records.types[name]
+    pair = None
+    if convert is not None and stored.isnative and not records.store.is_remote:
+        pair = (stored.name, convert.name)
+    memory = read_many(records.store, files, which, starts, width * records.dtype.itemsize, convert=pair)
+    if pair is not None:
+        return {name: np.frombuffer(memory, convert).reshape(len(which), width)}
+    values = np.frombuffer(memory, records.dtype).reshape(len(which), width)
+    fields = {key: values[key] for key in records.columns}
     if convert is not None:
         fields[name] = _converted(fields[name], convert)
     return {key: np.ascontiguousarray(value) for key, value in fields.items()}
-
-
-def _read_all(records: Records, shards: Sequence[Shard], places: Sequence[tuple[int, int]], size: int) -> bytearray:
-    """Stretches of bytes one behind another, read at the same time: each has to be waited for."""
-    memory = bytearray(len(places) * size)
-    view = memoryview(memory)
-
-    def read(at: int) -> None:
-        shard, start = places[at]
-        view[at * size : (at + 1) * size] = records.store.read(shards[shard].file, start, start + size)
-
-    if len(places) < 2:
-        for at in range(len(places)):
-            read(at)
-        return memory
-    with ThreadPoolExecutor(min(_READERS, len(places)), "headrace-records") as pool:
-        futures = [pool.submit(read, at) for at in range(len(places))]
-        try:
-            for future in futures:
-                future.result()
-        finally:
-            for future in futures:
-                future.cancel()
-    return memory
 
 
 def _converted(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

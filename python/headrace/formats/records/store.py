@@ -1,7 +1,7 @@
 """headrace's own stores of records (docs/formats/records.md): their index, and where documents end."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -130,19 +130,33 @@ class _Ends(Documents):
         ends = self._ends.numbers(0, "<i8", max(0, first - 1), stop)
         found = ends if first else np.concatenate(([0], ends))
         if not (np.diff(found) >= 0).all() or (len(found) and not 0 <= found[0] <= found[-1] <= self._records):
-            raise DataError(
-                f"{self._uri}: expected ends of documents that increase up to {self._records}, "
-                f"found others from document {first} on"
-            )
+            raise self._damaged(first)
         return found
 
-    def meta(self, number: int) -> Mapping[str, Any]:
+    def spans(self, numbers: _Ints) -> tuple[_Ints, _Ints]:
+        """See `Documents.spans`."""
+        if self._ends is None:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        stops = self._ends.many(8 * numbers, "<i8")
+        begins = np.where(numbers > 0, self._ends.many(8 * np.maximum(0, numbers - 1), "<i8"), 0)
+        wrong = (begins < 0) | (begins > stops) | (stops > self._records)
+        if wrong.any():
+            raise self._damaged(int(numbers[wrong][0]))
+        return begins, stops
+
+    def meta(self, numbers: _Ints) -> Sequence[Mapping[str, Any]]:
         """See `Documents.meta`."""
         if self._meta is None or self._table is None:
-            return {}
-        size = self._meta.itemsize
-        record = np.frombuffer(self._table.read(number * size, (number + 1) * size), self._meta)[0]
-        return {name: record[name] for name in fields_of(self._meta)}
+            return super().meta(numbers)
+        names = fields_of(self._meta)
+        records = self._table.many(numbers * self._meta.itemsize, self._meta)
+        return [{name: record[name] for name in names} for record in records]
+
+    def _damaged(self, number: int) -> DataError:
+        return DataError(
+            f"{self._uri}: expected ends of documents that increase up to {self._records}, found others from document "
+            f"{number} on"
+        )
 
 
 def descr_of(dtype: np.dtype[Any]) -> list[list[Any]]:
