@@ -130,6 +130,8 @@ bench: .venv-bench/.built ## time the loader beside others (BENCH_ARGS="--quick"
 	@.venv-bench/bin/python -m headrace.bench preparing $(BENCH_DATA) $(PREPARING_ARGS)
 	@$(call say,Pipelines)
 	@.venv-bench/bin/python -m headrace.bench pipelines $(BENCH_DATA) $(PIPELINES_ARGS)
+	@$(call say,Token files)
+	@.venv-bench/bin/python -m headrace.bench records $(BENCH_DATA) $(RECORDS_ARGS)
 	@$(call say,Fetching from versitygw)
 	@.venv-bench/bin/python tests/tools/s3_server.py --serve \
 		.venv-bench/bin/python -m headrace.bench fetch s3://data/fetch $(SAMPLES_ARGS)

@@ -1,8 +1,8 @@
-"""`python -m headrace.bench tokens DATA`; `samples`, `preparing` and `fetch URL` likewise: the benchmarks by name."""
+"""`python -m headrace.bench tokens DATA`; `samples`, `preparing`, `records`, `fetch URL` likewise: the benchmarks."""
 
 import sys
 
-_NAMES = ("tokens", "samples", "preparing", "fetch", "pipelines")
+_NAMES = ("tokens", "samples", "preparing", "records", "fetch", "pipelines")
 
 match sys.argv[1:2]:
     case ["tokens"]:
@@ -23,6 +23,10 @@ match sys.argv[1:2]:
         sys.exit(command.main(sys.argv[2:]))
     case ["pipelines"]:
         from headrace.bench.pipelines import command
+
+        sys.exit(command.main(sys.argv[2:]))
+    case ["records"]:
+        from headrace.bench.records import command
 
         sys.exit(command.main(sys.argv[2:]))
     case _:

@@ -50,7 +50,8 @@ class Documents(ABC):
 
     def meta(self, numbers: _Ints) -> Sequence[Mapping[str, Any]]:
         """What was stored with some documents."""
-        return [{}] * len(numbers)
+        nothing: Mapping[str, Any] = {}
+        return [nothing] * len(numbers)
 
 
 @dataclass(frozen=True)

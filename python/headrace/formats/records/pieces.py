@@ -114,7 +114,7 @@ class _PieceChunk(Chunk):
         zero = np.zeros(1, np.int64)
         values: dict[str, npt.NDArray[Any]] = {}
         for at, (number, count) in enumerate(zip(which.tolist(), counts.tolist(), strict=True)):
-            chunk = chunks[number]
+            chunk = chunks[int(number)]
             part = read_rows(source, [chunk._shard], [chunk._file], zero, firsts[at : at + 1], count)
             for name, value in part.items():
                 if name not in values:

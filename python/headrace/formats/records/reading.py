@@ -68,8 +68,8 @@ def read_many(
     view = memoryview(memory)
 
     def read(at: int) -> None:
-        file, start = files[which[at]][0], int(starts[at])
-        view[at * size : (at + 1) * size] = store.read(file, start, start + size)
+        start = int(starts[at])
+        view[at * size : (at + 1) * size] = store.read(files[int(which[at])][0], start, start + size)
 
     if len(which) < 2:
         for at in range(len(which)):
