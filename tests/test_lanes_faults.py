@@ -309,3 +309,27 @@ def test_provenance_is_told_after_the_loader_is_gone() -> None:
     assert all(part.tokens for row in batch.sources() for part in row)
     assert batch.epoch == 0
     assert batch.state["step"] == 1
+
+
+def test_large_items_are_made_a_few_at_a_time() -> None:
+    held = {"now": 0, "most": 0}
+
+    class Large:
+        def __init__(self) -> None:
+            self.tokens = np.zeros(250_000, dtype=np.int32)
+            held["now"] += 1
+            held["most"] = max(held["most"], held["now"])
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            return self.tokens
+
+        def __del__(self) -> None:
+            held["now"] -= 1
+
+    data = made_up([100] * 10).map(lambda sample: {"tokens": Large()}).pack(100_000)
+    loader = hr.DataLoader(data, global_batch_size=2, num_workers=2, memory="8MiB", prefetch_factor=1)
+    for _ in islice(iter(loader), 40):
+        pass
+    # The first tasks know nothing of them yet: 16 in each of two threads, and none after that.
+    assert held["most"] <= 2 * 16
+    assert loader.stats()["items"] < 16 * 5 + 40

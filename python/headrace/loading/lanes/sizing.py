@@ -57,8 +57,10 @@ class Sizing:
         """Items that were made of all lanes, documents of these, and what became of them, in entries or documents."""
         self._seconds: float | None = None
         """For an item, about."""
-        self._bytes: float | None = None
-        """That become of an item, about."""
+        sources = [origin.source for origin in pipeline.base.origins]
+        stored, count = (sum(int(getattr(one, name).sum()) for one in sources) for name in ("stored", "sizes"))
+        self._bytes = stored / max(1, count)
+        """That become of an item, about; as many as are stored of it, before one was made."""
 
     @property
     def documents(self) -> int:
@@ -128,12 +130,10 @@ class Sizing:
             self._fill[lane] -= 1
 
     def _worth(self) -> int:
-        if self._seconds is None:
-            return _FIRST_ITEMS
-        most = min(_MOST_ITEMS, _TASK_SECONDS / max(self._seconds, 1e-9))
-        if self._bytes:
-            most = min(most, self._most_bytes / self._bytes)
-        return max(1, int(most))
+        most = _FIRST_ITEMS
+        if self._seconds is not None:
+            most = min(_MOST_ITEMS, _TASK_SECONDS / max(self._seconds, 1e-9))
+        return max(1, int(min(most, self._most_bytes / max(self._bytes, 1e-9))))
 
 
 def _smoothed(known: float | None, value: float) -> float:
