@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace import _core
 from headrace.loading.lanes.documents import DocumentPlan
 from headrace.loading.lanes.source import Setup
 from headrace.samples.dynamic import DynamicDataset
@@ -139,7 +140,15 @@ def reference_of(
     pad: bool = False,
 ) -> LaneReference:
     """The same run, slowly."""
-    setup = Setup(seed=seed, shuffle=shuffle, lanes=lanes, window=None, epochs=epochs, pad=pad)
+    setup = Setup(
+        seed=seed,
+        shuffle=shuffle,
+        lanes=lanes,
+        window=None,
+        epochs=epochs,
+        pad=pad,
+        steps=_core.Steps([(0, 0, lanes)]),
+    )
     plan = DocumentPlan(data.pipeline, setup)
     return LaneReference(
         items=[begin(sample_of(number)) for number in range(sum(sizes))],

@@ -22,6 +22,7 @@ from .indexing import Indexed, index
 from .loader import DataLoader
 from .loading.collate import register_collate
 from .media import Audio, File, Image, Mesh, Nifti, Pdf, Tiff, Video
+from .mixing import MixDataset, WeightSchedule, mix
 from .opening import open
 from .records import DocumentDataset, StreamDataset
 from .samples.batch import SampleBatch
@@ -65,6 +66,7 @@ __all__ = [
     "Indexed",
     "Mesh",
     "MissingError",
+    "MixDataset",
     "Nifti",
     "PackedDataset",
     "ParquetReader",
@@ -86,6 +88,7 @@ __all__ = [
     "TableDataset",
     "Tiff",
     "Video",
+    "WeightSchedule",
     "col",
     "complete_dataset",
     "concat",
@@ -93,6 +96,7 @@ __all__ = [
     "index",
     "map",
     "merge_datasets",
+    "mix",
     "open",
     "optimize",
     "register_collate",

@@ -13,6 +13,7 @@ __all__ = [
     "Index",
     "ItemOrder",
     "Listing",
+    "Mixture",
     "OpenFile",
     "Pages",
     "Permutation",
@@ -28,11 +29,13 @@ __all__ = [
     "gather",
     "lengths",
     "limits",
+    "mixed_sources",
     "report",
     "shares",
     "sources",
     "verify",
     "version",
+    "weight_points",
 ]
 
 _File = tuple[str, int, str]
@@ -240,15 +243,51 @@ class Steps:
     def largest_batch(self) -> int: ...
     def row_of(self, step: int) -> int: ...
     def batch_of(self, step: int) -> int: ...
+    def whole(self, rows: int) -> int: ...
     def epoch_of(self, run: Run, step: int) -> int: ...
     def first_step(self, run: Run, epoch: int) -> int: ...
     def end(self, run: Run) -> int | None: ...
+
+@final
+class Mixture:
+    MOST_ROUNDS: int
+    def __new__(
+        cls,
+        *,
+        seed: int,
+        lanes: int,
+        together: bool,
+        source_lanes: list[int],
+        phases: list[tuple[int, int, int, list[float]]],
+        limits: list[int | None],
+        stop: bool,
+    ) -> Mixture: ...
+    @property
+    def rows(self) -> int | None: ...
+    def sources(self, begin: int, end: int) -> Buffer: ...
+    def counts(self, row: int) -> list[int]: ...
+    def weights(self, round: int) -> list[float]: ...
 
 @final
 class Engine:
     def __new__(
         cls,
         run: Run,
+        steps: Steps,
+        *,
+        world: int,
+        rank: int,
+        start: int,
+        skip: list[tuple[int, int]],
+        workers: int,
+        memory: int,
+        prefetch: int,
+        spill: str,
+    ) -> Engine: ...
+    @staticmethod
+    def mixed(
+        mixture: Mixture,
+        runs: list[Run | None],
         steps: Steps,
         *,
         world: int,
@@ -314,6 +353,19 @@ def default_item_window(chunks: int, items: int, stored_bytes: int, lanes: int) 
 def sources(
     run: Run, steps: Steps, *, world: int, rank: int, step: int, workers: int, memory: int, spill: str
 ) -> list[list[_Source]]: ...
+def mixed_sources(
+    mixture: Mixture,
+    runs: list[Run | None],
+    steps: Steps,
+    *,
+    world: int,
+    rank: int,
+    step: int,
+    workers: int,
+    memory: int,
+    spill: str,
+) -> list[list[_Source]]: ...
+def weight_points(weights: list[float]) -> list[int]: ...
 def report(run: Run, *, epoch: int, batch: int, world: int, rank: int, block: int) -> tuple[int, int, int, int]: ...
 def lengths(index: Index, column: str, *, progress: _Progress) -> dict[str, Any]: ...
 def limits(index: Index, column: str, *, most_chunks: int) -> dict[str, int]: ...

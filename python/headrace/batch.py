@@ -38,7 +38,8 @@ class Batch(Mapping[str, Any]):
 
     With the default names a packed batch holds ``tokens`` (int32 or int64, (rows, seq_len + overlap)); with
     boundaries also ``document_ids`` and ``position_ids`` (int32, the same shape), ``cu_seqlens`` (int32, (parts + 1,))
-    and ``max_seqlen`` (int); with ``remainder="pad"`` also ``loss_mask`` (uint8, the same shape: 1 for tokens).
+    and ``max_seqlen`` (int); with ``remainder="pad"`` also ``loss_mask`` (uint8, the same shape: 1 for tokens); of a
+    mixture also ``source`` (int32, (rows,): numbers of its `names`).
 
     Attributes:
         step: the step, from 0 through the whole run.

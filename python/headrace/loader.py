@@ -12,6 +12,7 @@ from .batch import Source
 from .dataset import PackedDataset
 from .loading.arguments import UNSET, Arguments
 from .loading.base import Driver
+from .mixing import MixDataset
 from .samples.dataset import SampleDataset
 from .samples.dynamic import DynamicDataset
 
@@ -25,6 +26,8 @@ class DataLoader:
 
     - *Packed tokens*, as `TableDataset.pack` gives them. ``for batch in loader`` gives the rest of the current epoch,
       the next ``for`` the next one; batches are always whole and may span two epochs.
+    - *Mixtures* of packed tokens, as `mix` gives them. Their batches also hold ``source`` (int32, (rows,)): the number
+      of each row's source in ``dataset.names``. There is one epoch, without end if sources repeat; else `len` tells it.
     - *Samples*, as `open` gives them with all that is made of them. ``for`` works in the same way. An epoch has each
       sample once, and a new order; batches do not span epochs.
     - *Dynamic pipelines*, as `flat_map`, `batch_map` or `pack` make of samples. How many rows they give only reading
@@ -366,6 +369,8 @@ class DataLoader:
             documents that a lane's end cuts, at most); of this loader's reading ``windows``, ``windows_spilled``,
             ``window_bytes`` (the most that windows held in memory), ``chunk_bytes`` (stored, of the row groups asked
             for), ``preview_bytes`` (of local files, read for the first batch before its window, and with that again);
+            of a mixture ``sources``: for each by name the ``rows``, ``tokens`` and ``epoch`` that it has given, its
+            ``weight`` now, ``lanes``, ``window`` and ``documents_cut``;
             and of all that was read of the dataset ``bytes_read``, ``bytes_cached`` (from the disk cache),
             ``requests``, ``retries``, ``hedged`` (second requests beside slow ones). Of dynamic pipelines ``rows``,
             ``tokens`` and ``padding`` that this rank was given, ``items`` and ``documents`` that were made for it,
@@ -390,18 +395,21 @@ def _driver(dataset: Any, arguments: Arguments) -> Driver:
         from .loading.packed import PackedDriver
 
         return PackedDriver.of(dataset, arguments)
+    if isinstance(dataset, MixDataset) and dataset.packed:
+        from .loading.mixture import MixtureDriver
+
+        return MixtureDriver.of(dataset, arguments)
     if isinstance(dataset, SampleDataset):
         from .loading.samples import SampleDriver
 
         return SampleDriver.of(dataset, arguments)
-    if isinstance(dataset, DynamicDataset):
+    if isinstance(dataset, DynamicDataset | MixDataset):
         from .loading.lanes.driver import LaneDriver
-        from .loading.lanes.plans import plan_of
+        from .loading.lanes.plans import has_rows, plan_of
 
-        packed = dataset.pipeline.packing is not None
-        return LaneDriver.of(dataset, plan_of(dataset), arguments, packed=packed)
+        return LaneDriver.of(dataset, plan_of(dataset), arguments, packed=has_rows(dataset))
     if isinstance(dataset, Dataset):
-        raise TypeError(f"expected packed tokens or samples, got {dataset!r}")
+        raise TypeError(f"expected packed tokens, a mixture or samples, got {dataset!r}")
     if isinstance(dataset, str | bytes | os.PathLike):
         raise TypeError(f"expected a dataset, got {dataset!r}\nhint: headrace.open(...) opens a path or URL")
     from .loading.mapstyle import MapDriver

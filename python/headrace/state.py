@@ -47,10 +47,20 @@ _COUNTED: Final[_Keys] = {
     "sources": list,
 }
 
-_DYNAMIC: Final[_Keys] = {**_COUNTED, "functions": list, "part": bool, "lane_states": dict}
+_DYNAMIC: Final[_Keys] = {
+    **_COUNTED,
+    "window": (int, NoneType),
+    "functions": list,
+    "part": bool,
+    "lane_states": dict,
+}
+
+_MIXTURE: Final[_Keys] = {key: kind for key, kind in _COUNTED.items() if key != "window"}
+"""Each source has a window of its own."""
 
 _KINDS: Final[Mapping[str, _Keys]] = {
     "counted": _COUNTED,
+    "mixture": _MIXTURE,
     "samples": _COUNTED,
     "dynamic": _DYNAMIC,
     "map": {
@@ -69,8 +79,8 @@ _KINDS: Final[Mapping[str, _Keys]] = {
         "epoch_step": int,
     },
 }
-"""What a state of each kind holds: packed tokens, samples, dynamic pipelines, and objects of the user's, which may hold
-more.
+"""What a state of each kind holds: packed tokens, mixtures of them, samples, dynamic pipelines, and objects of the
+user's, which may hold more.
 """
 
 
@@ -194,7 +204,7 @@ def check_state(state: Mapping[str, Any], kind: str | None = None) -> dict[str, 
         _check_run(state)
     if found == "dynamic":
         _check_lanes(state)
-    if found in ("counted", "dynamic"):
+    if found in ("counted", "mixture", "dynamic"):
         steps = steps_of(state["history"])
         if steps.row_of(state["step"]) != state["position"]:
             raise StateMismatch(
@@ -209,7 +219,7 @@ def check_state(state: Mapping[str, Any], kind: str | None = None) -> dict[str, 
 
 def _check_run(state: Mapping[str, Any]) -> None:
     for key, most in (("lanes", MAX_LANES), ("window", 2**32 - 1)):
-        if not 1 <= state[key] <= most:
+        if state.get(key) is not None and not 1 <= state[key] <= most:
             raise StateMismatch(f"state: expected {key!r} in 1..{most}, found {state[key]}")
     _check_numbers(state["history"], "history", 3)
     _check_numbers(state["skipped"], "skipped", 2)

@@ -14,6 +14,9 @@ use crate::buffer::Buffer;
 /// (file, row group, row in the row group, first token, tokens).
 pub(crate) type SourceTuple = (String, u32, u32, u64, u32);
 
+/// The runs that batches are of: one, or the sources of a mixture by their number; `None` for those never drawn.
+pub(crate) type Runs = Arc<[Option<Arc<engine::Run>>]>;
+
 /// Spans as Python shows them.
 pub(crate) fn source_tuples(run: &engine::Run, spans: &[Span]) -> Vec<SourceTuple> {
     let source = |span: &Span| {
@@ -27,12 +30,21 @@ pub(crate) fn source_tuples(run: &engine::Run, spans: &[Span]) -> Vec<SourceTupl
 #[pyclass(frozen, module = "headrace._core")]
 pub(crate) struct Batch {
     batch: engine::Batch,
-    run: Arc<engine::Run>,
+    runs: Runs,
 }
 
 impl Batch {
-    pub(crate) fn new(batch: engine::Batch, run: Arc<engine::Run>) -> Self {
-        Self { batch, run }
+    pub(crate) fn new(batch: engine::Batch, runs: Runs) -> Self {
+        Self { batch, runs }
+    }
+
+    /// For each row, where its parts come from.
+    pub(crate) fn source_tuples(&self) -> Vec<Vec<SourceTuple>> {
+        let row = |row| {
+            let run = self.runs.get(self.batch.source(row)).and_then(Option::as_ref);
+            run.map_or_else(Vec::new, |run| source_tuples(run, self.batch.sources(row)))
+        };
+        (0..self.batch.rows.len()).map(row).collect()
     }
 }
 
@@ -67,7 +79,7 @@ impl Batch {
 
     /// For each row, where its parts come from.
     fn sources(&self) -> Vec<Vec<SourceTuple>> {
-        (0..self.batch.rows.len()).map(|row| source_tuples(&self.run, self.batch.sources(row))).collect()
+        self.source_tuples()
     }
 
     /// The arrays of one entry a row, under the given names, as a struct array by the Arrow PyCapsule interface.
@@ -102,5 +114,6 @@ fn name(kind: ArrayKind) -> &'static str {
         ArrayKind::PositionIds => "position_ids",
         ArrayKind::LossMask => "loss_mask",
         ArrayKind::CuSeqlens => "cu_seqlens",
+        ArrayKind::Source => "source",
     }
 }

@@ -11,17 +11,25 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::batch::{Batch, SourceTuple, source_tuples};
+use crate::batch::{Batch, Runs, SourceTuple, source_tuples};
 use crate::blocking::{POLL, blocking};
 use crate::errors::to_python;
+use crate::mixture::{Mixture, shared};
 use crate::run::{Run, Steps, check_rank};
 
-/// Feeds one rank of a run.
+/// What feeds a rank.
+enum Feed {
+    Run(engine::Engine),
+    Mixture(Box<engine::MixedEngine>),
+}
+
+/// Feeds one rank of a run, or of a mixture of several.
 #[pyclass(frozen, module = "headrace._core")]
 pub(crate) struct Engine {
     /// `None` once closed.
-    engine: Mutex<Option<Arc<engine::Engine>>>,
-    run: Arc<engine::Run>,
+    engine: Mutex<Option<Arc<Feed>>>,
+    /// By their number in a mixture.
+    runs: Runs,
     /// Set while a thread waits in `next`.
     busy: AtomicBool,
 }
@@ -59,10 +67,51 @@ impl Engine {
             prefetch,
             spill,
             layout: LayOut::Auto,
+            part: None,
         };
         let run = Arc::clone(&run.0);
         let engine = py.detach(|| engine::Engine::start(Arc::clone(&run), options)).map_err(to_python)?;
-        Ok(Self { engine: Mutex::new(Some(Arc::new(engine))), run, busy: AtomicBool::new(false) })
+        Ok(Self::over(Feed::Run(engine), Arc::new([Some(run)])))
+    }
+
+    /// Feeds one rank of a mixture; `runs` are its sources, None for those that are never drawn.
+    #[staticmethod]
+    #[pyo3(signature = (mixture, runs, steps, *, world, rank, start, skip, workers, memory, prefetch, spill))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of one call from loading/mixture.py")]
+    fn mixed(
+        py: Python<'_>,
+        mixture: &Mixture,
+        runs: Vec<Option<PyRef<'_, Run>>>,
+        steps: &Steps,
+        world: u64,
+        rank: u64,
+        start: u64,
+        skip: Vec<(u64, u64)>,
+        workers: usize,
+        memory: u64,
+        prefetch: usize,
+        spill: PathBuf,
+    ) -> PyResult<Self> {
+        check_rank(world, rank)?;
+        let skip = skip.into_iter().map(|(start, stop)| Range { start, end: stop }).collect();
+        let steps = steps.0.clone();
+        let options = Options {
+            world,
+            rank,
+            steps,
+            start,
+            stop: None,
+            skip,
+            workers,
+            memory,
+            prefetch,
+            spill,
+            layout: LayOut::Auto,
+            part: None,
+        };
+        let (mixture, runs) = (Arc::clone(&mixture.0), shared(&runs));
+        let engine = py.detach(|| engine::MixedEngine::start(mixture, &runs, options)).map_err(to_python)?;
+        Ok(Self::over(Feed::Mixture(Box::new(engine)), runs))
     }
 
     /// Waits for the next batch; None at the run's end. Ctrl-C interrupts, and nothing is lost by it.
@@ -88,7 +137,14 @@ impl Engine {
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = PyDict::new(py);
         if let Some(engine) = self.engine() {
-            let counters = engine.counters();
+            let total;
+            let counters = match &*engine {
+                Feed::Run(engine) => engine.counters(),
+                Feed::Mixture(engine) => {
+                    total = engine.counters();
+                    &total
+                }
+            };
             counts.set_item("windows", counters.windows.load(Ordering::Relaxed))?;
             counts.set_item("windows_spilled", counters.spilled.load(Ordering::Relaxed))?;
             counts.set_item("window_bytes", counters.peak.load(Ordering::Relaxed))?;
@@ -100,7 +156,11 @@ impl Engine {
 }
 
 impl Engine {
-    fn engine(&self) -> Option<Arc<engine::Engine>> {
+    fn over(feed: Feed, runs: Runs) -> Self {
+        Self { engine: Mutex::new(Some(Arc::new(feed))), runs, busy: AtomicBool::new(false) }
+    }
+
+    fn engine(&self) -> Option<Arc<Feed>> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -108,8 +168,12 @@ impl Engine {
         let Some(engine) = self.engine() else { return Ok(None) };
         let started = std::time::Instant::now();
         loop {
-            match py.detach(|| engine.next(POLL)).map_err(to_python)? {
-                Next::Batch(batch) => return Ok(Some(Batch::new(*batch, Arc::clone(&self.run)))),
+            let next = py.detach(|| match &*engine {
+                Feed::Run(engine) => engine.next(POLL),
+                Feed::Mixture(engine) => engine.next(POLL),
+            });
+            match next.map_err(to_python)? {
+                Next::Batch(batch) => return Ok(Some(Batch::new(*batch, Arc::clone(&self.runs)))),
                 Next::End => return Ok(None),
                 Next::Pending => py.check_signals()?,
             }
@@ -158,6 +222,7 @@ pub(crate) fn sources(
         prefetch: 1,
         spill,
         layout: LayOut::Auto,
+        part: None,
     };
     let cancel = Cancel::new();
     let run = &run.0;

@@ -22,6 +22,7 @@ mod gather;
 mod index;
 mod inspect;
 mod listing;
+mod mixture;
 mod order;
 mod records;
 mod rows;
@@ -50,6 +51,8 @@ mod _core {
     use super::inspect::{fetch, lengths, limits, shares, verify};
     #[pymodule_export]
     use super::listing::Listing;
+    #[pymodule_export]
+    use super::mixture::{Mixture, mixed_sources, weight_points};
     #[pymodule_export]
     use super::order::{ItemOrder, Permutation, default_item_window};
     #[pymodule_export]

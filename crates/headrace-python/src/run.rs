@@ -125,6 +125,11 @@ impl Steps {
         self.0.batch_of(step)
     }
 
+    /// The number of steps that the first `rows` rows fill.
+    fn whole(&self, rows: u64) -> u64 {
+        self.0.whole(rows)
+    }
+
     /// The epoch of a step; the number of epochs at and after a finite run's end.
     fn epoch_of(&self, run: &Run, step: u64) -> u64 {
         self.0.epoch_of(run.0.rows(), step)

@@ -62,6 +62,7 @@ fn options(folder: &Path, batch: u64) -> Options {
         prefetch: 2,
         spill: folder.join("_spill"),
         layout: LayOut::Auto,
+        part: None,
     }
 }
 

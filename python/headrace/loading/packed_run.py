@@ -14,7 +14,8 @@ from headrace.dataset import PackedDataset
 from headrace.errors import StateMismatch
 from headrace.state import ORDER, SCHEMA, steps_of
 
-from .run_arguments import NO_BATCH_SIZE, RunArguments, choose
+from .counted import Position
+from .run_arguments import NO_BATCH_SIZE, RunArguments, RunResources, choose
 from .schedule import Skipped, check_divides
 
 
@@ -23,24 +24,6 @@ class Given(RunArguments):
     """What the user said, with what packed tokens alone have."""
 
     pad: bool
-
-
-@dataclass(frozen=True)
-class Position:
-    """A place in a run: the next step, and what was decided about steps."""
-
-    step: int
-    steps: _core.Steps
-    skipped: Skipped
-
-    def at(self, step: int) -> "Position":
-        """Another step, all else equal."""
-        return Position(step, self.steps, self.skipped)
-
-    def batches_to_come(self) -> list[int]:
-        """The batch size of the next step, and those that follow it; of past ones other ranks need not know."""
-        coming = [batch for step, _, batch in self.steps.segments if step > self.step]
-        return [self.steps.batch_of(self.step), *coming]
 
 
 @dataclass(frozen=True)
@@ -66,15 +49,36 @@ class Run:
         """Another step of the run."""
         return position.at(step)
 
+    def end(self, position: Position) -> int | None:
+        """Steps of the run; None for one without end."""
+        return position.steps.end(self.core)
+
+    def stop(self, position: Position, epoch: int) -> int:
+        """The step after the last one of an epoch."""
+        return position.steps.first_step(self.core, epoch + 1)
+
+    def check_row(self, row: int) -> None:
+        """Raises ValueError if a row is beyond counting."""
+        self.core.check_row(row)
+
+    def engine(self, position: Position, resources: RunResources, spill: str) -> _core.Engine:
+        """What prepares the batches from a position on."""
+        return _core.Engine(
+            self.core,
+            position.steps,
+            world=self.world_size,
+            rank=self.rank,
+            start=position.step,
+            skip=list(position.skipped),
+            workers=resources.workers,
+            memory=resources.memory,
+            prefetch=resources.prefetch,
+            spill=spill,
+        )
+
     def state(self, position: Position) -> dict[str, Any]:
         """The state at a position, as plain JSON types."""
-        done = [list(segment) for segment in position.steps.segments if segment[0] <= position.step]
-        return json.loads(json.dumps(self.fixed)) | {
-            "step": position.step,
-            "position": position.steps.row_of(position.step),
-            "history": done,
-            "skipped": [list(steps) for steps in position.skipped],
-        }
+        return json.loads(json.dumps(self.fixed)) | position.state()
 
 
 def start(
@@ -86,7 +90,7 @@ def start(
         ValueError: if something is missing, or does not fit the data or the number of ranks.
         StateMismatch: if an argument contradicts the state.
     """
-    position = _position(given, world_size, state)
+    position = position_of(given, world_size, state)
     for batch in position.batches_to_come():
         check_divides(batch, world_size)
     chunks, batch = dataset.core.row_group_count, position.steps.largest_batch
@@ -177,22 +181,33 @@ def check_same_data(dataset: PackedDataset, state: Mapping[str, Any], *, strict:
     there: dict[str, Any] = state["sources"][0] if len(state["sources"]) == 1 else {}
     if not isinstance(there, dict) or set(there) != set(here):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise StateMismatch(f"state: expected one source with {', '.join(here)}, found {state['sources']!r}")
+    check_source(dataset, here, there, strict=strict)
+
+
+def check_source(
+    dataset: PackedDataset, here: Mapping[str, Any], there: Mapping[str, Any], *, strict: bool, which: str = "the data"
+) -> None:
+    """Refuses other data than a state's, by what `source` says of them here and there.
+
+    Raises:
+        StateMismatch: naming the first difference. With `strict` off, data whose paths alone differ is only warned of.
+    """
     if there["identity"] == here["identity"]:
         return
     difference = _first_difference(dataset, here, there)
     if there["content"] != here["content"]:
-        raise StateMismatch(f"the data is not that of the state: {difference}\nhint: to start a new run, load no state")
+        raise StateMismatch(f"{which} is not that of the state: {difference}\nhint: to start a new run, load no state")
     if strict:
         raise StateMismatch(
-            f"the data has other paths than in the state: {difference}\n"
+            f"{which} has other paths than in the state: {difference}\n"
             "hint: the content is the same; strict=False allows it"
         )
-    warnings.warn(f"headrace: the data has moved since the state was saved: {difference}", stacklevel=4)
+    warnings.warn(f"headrace: {which} has moved since the state was saved: {difference}", stacklevel=5)
 
 
-def keep_file_table(dataset: PackedDataset, run: Run) -> None:
+def keep_file_table(dataset: PackedDataset, identity: str) -> None:
     """Keeps the table of a dataset's files beside its index, so that a later mismatch can be named to the file."""
-    path = _table_path(dataset, run.fixed["sources"][0]["identity"])
+    path = _table_path(dataset, identity)
     if path.exists():
         return
     try:
@@ -230,7 +245,7 @@ def _first_difference(dataset: PackedDataset, here: Mapping[str, Any], there: Ma
     return counts
 
 
-def _position(given: Given, world_size: int, state: Mapping[str, Any] | None) -> Position:
+def position_of(given: RunArguments, world_size: int, state: Mapping[str, Any] | None) -> Position:
     """Where the run stands, with the history from the state and the sizes to come from the arguments."""
     schedule = given.rows(world_size)
     if state is not None:

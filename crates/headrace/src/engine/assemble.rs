@@ -8,7 +8,7 @@ use super::batch::{Array, ArrayKind, Batch, Numbers};
 use super::cursor::{Cursor, Windows};
 use super::memory::{Arena, Layout, Shelf, SlotMut};
 use super::pool::Pool;
-use super::run::Run;
+use super::run::{PackSpec, Run};
 use crate::error::{Error, Result};
 use crate::order::Remainder;
 use crate::pack::{Boundaries, Span, Token, cu_seqlens, write_boundaries};
@@ -26,15 +26,19 @@ pub struct Job {
     pub epoch: u64,
     /// The rank's rows of it.
     pub rows: Vec<u64>,
+    /// Of a mixture's source: where these stand in the batch, which others write to.
+    pub places: Vec<usize>,
 }
 
 /// A row's places in the batch's memory.
-struct RowOut {
+#[derive(Debug)]
+pub(super) struct RowOut {
     tokens: RowTokens,
     boundaries: Option<(SlotMut<i32>, SlotMut<i32>)>,
     mask: Option<SlotMut<u8>>,
 }
 
+#[derive(Debug)]
 enum RowTokens {
     I32(SlotMut<i32>),
     I64(SlotMut<i64>),
@@ -55,7 +59,9 @@ struct LaneTask {
 }
 
 /// A finished row.
-struct RowDone {
+#[derive(Debug)]
+pub(super) struct RowDone {
+    /// In which of the batches, and where there.
     place: (usize, usize),
     out: RowOut,
     spans: Vec<Span>,
@@ -76,18 +82,6 @@ impl Assembler {
         Self { run, shelf, cursors: HashMap::new() }
     }
 
-    /// Bytes of a batch of `rows` rows, at most: its arrays, and its spans while they are gathered.
-    pub fn bytes(run: &Run, rows: u64) -> u64 {
-        let pack = run.pack();
-        let token = if pack.wide { 8 } else { 4 };
-        let boundaries = if pack.boundaries { 8 } else { 0 };
-        let places = rows.saturating_mul(run.rows().row_tokens());
-        // A batch reaches into two passes at most. A document is one span, and one more where a row or lane cuts it.
-        let spans = places.min(run.index().rows().saturating_mul(2).saturating_add(rows.saturating_mul(4)));
-        let span = 2 * size_of::<Span>() as u64 + size_of::<i32>() as u64;
-        places.saturating_mul(token + boundaries + 1).saturating_add(spans.saturating_mul(span))
-    }
-
     /// Forgets where lanes are whose window ends before a unit, so that the window can go.
     pub fn retire(&mut self, unit: u64) {
         self.cursors.retain(|_, cursor| cursor.window_end() > unit);
@@ -100,10 +94,25 @@ impl Assembler {
 
     /// Writes batches that follow one another; all windows that their rows touch must be in `windows`.
     pub fn batches(&mut self, pool: &Pool, windows: &Windows, jobs: Vec<Job>) -> Result<Vec<Batch>> {
+        let padded = self.run.rows().remainder == Remainder::Pad;
+        let rooms = jobs.iter().map(|job| room(self.run.pack(), padded, &self.shelf, job.rows.len()));
+        let rooms = rooms.collect::<Result<_>>()?;
+        let mut done = self.rows(pool, windows, &jobs, rooms)?.into_iter();
+        jobs.into_iter().map(|job| finish(self.run.pack(), job, &mut done)).collect()
+    }
+
+    /// Writes the rows of some jobs to the room for each; they come back in order.
+    pub(super) fn rows(
+        &mut self,
+        pool: &Pool,
+        windows: &Windows,
+        jobs: &[Job],
+        rooms: Vec<Vec<RowOut>>,
+    ) -> Result<Vec<RowDone>> {
         let mut lanes: Vec<LaneTask> = Vec::new();
         let mut numbers = HashMap::new();
-        for (number, job) in jobs.iter().enumerate() {
-            for (place, (&row, out)) in job.rows.iter().zip(self.outs(job.rows.len())?).enumerate() {
+        for (number, (job, room)) in jobs.iter().zip(rooms).enumerate() {
+            for (place, (&row, out)) in job.rows.iter().zip(room).enumerate() {
                 let lane = row % self.run.rows().lanes;
                 let at = *numbers.entry(lane).or_insert_with(|| {
                     lanes.push(LaneTask { lane, cursor: self.cursors.remove(&lane), rows: Vec::new() });
@@ -119,36 +128,8 @@ impl Assembler {
             }
             done.extend(rows);
         }
-        done.sort_unstable_by_key(|row| row.place);
-        let mut done = done.into_iter();
-        jobs.into_iter().map(|job| self.finish(job, &mut done)).collect()
-    }
-
-    /// Room for `rows` rows, one after another.
-    fn outs(&self, rows: usize) -> Result<Vec<RowOut>> {
-        let pack = self.run.pack();
-        let places = self.run.rows().row_tokens() as usize;
-        let padded = self.run.rows().remainder == Remainder::Pad;
-        let mut layout = Layout::new();
-        let narrow = (!pack.wide).then(|| layout.add::<i32>(rows * places));
-        let wide = pack.wide.then(|| layout.add::<i64>(rows * places));
-        let boundaries = pack.boundaries.then(|| (layout.add::<i32>(rows * places), layout.add::<i32>(rows * places)));
-        let mask = padded.then(|| layout.add::<u8>(rows * places));
-        let arena = self.shelf.take(&layout)?.ok_or_else(|| Error::Internal("a batch beyond the budget".to_owned()))?;
-        let mut narrow = narrow.map(|region| arena.carve(region).split_evenly(places).into_iter());
-        let mut wide = wide.map(|region| arena.carve(region).split_evenly(places).into_iter());
-        let mut boundaries = boundaries.map(|(ids, positions)| {
-            let split = |region| arena.carve(region).split_evenly(places).into_iter();
-            split(ids).zip(split(positions))
-        });
-        let mut mask = mask.map(|region| arena.carve(region).split_evenly(places).into_iter());
-        let out = |_| {
-            let narrow = narrow.as_mut().and_then(Iterator::next).map(RowTokens::I32);
-            let tokens = narrow.or_else(|| wide.as_mut().and_then(Iterator::next).map(RowTokens::I64))?;
-            let boundaries = boundaries.as_mut().and_then(Iterator::next);
-            Some(RowOut { tokens, boundaries, mask: mask.as_mut().and_then(Iterator::next) })
-        };
-        Ok((0..rows).map_while(out).collect())
+        done.sort_unstable_by_key(|row: &RowDone| row.place);
+        Ok(done)
     }
 
     /// Writes all lanes' rows, in parallel where that pays.
@@ -171,48 +152,86 @@ impl Assembler {
         }
         Ok(pool.share(tasks)?.into_iter().flatten().collect())
     }
+}
 
-    fn finish(&self, job: Job, done: &mut impl Iterator<Item = RowDone>) -> Result<Batch> {
-        let Job { step, epoch, rows } = job;
-        let places = self.run.rows().row_tokens() as usize;
-        let (mut spans, mut span_ends) = (Vec::new(), Vec::with_capacity(rows.len()));
-        let (mut narrow, mut wide) = (Vec::new(), Vec::new());
-        let (mut ids, mut positions, mut masks) = (Vec::new(), Vec::new(), Vec::new());
-        for row in done.take(rows.len()) {
-            spans.extend(row.spans);
-            span_ends.push(spans.len() as u32);
-            match row.out.tokens {
-                RowTokens::I32(slot) => narrow.push(slot),
-                RowTokens::I64(slot) => wide.push(slot),
-            }
-            if let Some((id, position)) = row.out.boundaries {
-                ids.push(id);
-                positions.push(position);
-            }
-            masks.extend(row.out.mask);
+/// Bytes of a batch of `rows` rows of some of `documents` documents, at most: its arrays, and its spans while they are
+/// gathered.
+pub(super) fn batch_bytes(pack: &PackSpec, rows: u64, documents: u64) -> u64 {
+    let token = if pack.wide { 8 } else { 4 };
+    let boundaries = if pack.boundaries { 8 } else { 0 };
+    let places = rows.saturating_mul(pack.row_tokens());
+    // A batch reaches into two passes at most. A document is one span, and one more where a row or lane cuts it.
+    let spans = places.min(documents.saturating_mul(2).saturating_add(rows.saturating_mul(4)));
+    let span = 2 * size_of::<Span>() as u64 + size_of::<i32>() as u64;
+    places.saturating_mul(token + boundaries + 1).saturating_add(spans.saturating_mul(span))
+}
+
+/// Room for `rows` rows, one after another, in memory from `shelf`; `padded` ones have a mask.
+pub(super) fn room(pack: &PackSpec, padded: bool, shelf: &Arc<Shelf>, rows: usize) -> Result<Vec<RowOut>> {
+    let places = pack.row_tokens() as usize;
+    let mut layout = Layout::new();
+    let narrow = (!pack.wide).then(|| layout.add::<i32>(rows * places));
+    let wide = pack.wide.then(|| layout.add::<i64>(rows * places));
+    let boundaries = pack.boundaries.then(|| (layout.add::<i32>(rows * places), layout.add::<i32>(rows * places)));
+    let mask = padded.then(|| layout.add::<u8>(rows * places));
+    let arena = shelf.take(&layout)?.ok_or_else(|| Error::Internal("a batch beyond the budget".to_owned()))?;
+    let mut narrow = narrow.map(|region| arena.carve(region).split_evenly(places).into_iter());
+    let mut wide = wide.map(|region| arena.carve(region).split_evenly(places).into_iter());
+    let mut boundaries = boundaries.map(|(ids, positions)| {
+        let split = |region| arena.carve(region).split_evenly(places).into_iter();
+        split(ids).zip(split(positions))
+    });
+    let mut mask = mask.map(|region| arena.carve(region).split_evenly(places).into_iter());
+    let out = |_| {
+        let narrow = narrow.as_mut().and_then(Iterator::next).map(RowTokens::I32);
+        let tokens = narrow.or_else(|| wide.as_mut().and_then(Iterator::next).map(RowTokens::I64))?;
+        let boundaries = boundaries.as_mut().and_then(Iterator::next);
+        Some(RowOut { tokens, boundaries, mask: mask.as_mut().and_then(Iterator::next) })
+    };
+    Ok((0..rows).map_while(out).collect())
+}
+
+/// A batch of the next finished rows, in their order.
+pub(super) fn finish(pack: &PackSpec, job: Job, done: &mut impl Iterator<Item = RowDone>) -> Result<Batch> {
+    let Job { step, epoch, rows, .. } = job;
+    let places = pack.row_tokens() as usize;
+    let (mut spans, mut span_ends) = (Vec::new(), Vec::with_capacity(rows.len()));
+    let (mut narrow, mut wide) = (Vec::new(), Vec::new());
+    let (mut ids, mut positions, mut masks) = (Vec::new(), Vec::new(), Vec::new());
+    for row in done.take(rows.len()) {
+        spans.extend(row.spans);
+        span_ends.push(spans.len() as u32);
+        match row.out.tokens {
+            RowTokens::I32(slot) => narrow.push(slot),
+            RowTokens::I64(slot) => wide.push(slot),
         }
-        let mut arrays = Vec::new();
-        let mut add = |kind, numbers: Option<Numbers>| {
-            arrays.extend(numbers.map(|numbers| Array { kind, numbers, width: Some(places) }));
-        };
-        add(ArrayKind::Tokens, whole(narrow).map(Numbers::I32).or_else(|| whole(wide).map(Numbers::I64)));
-        add(ArrayKind::DocumentIds, whole(ids).map(Numbers::I32));
-        add(ArrayKind::PositionIds, whole(positions).map(Numbers::I32));
-        add(ArrayKind::LossMask, whole(masks).map(Numbers::U8));
-        let mut batch = Batch { step, epoch, rows, arrays, max_seqlen: None, spans, span_ends };
-        if self.run.pack().boundaries {
-            let sources = (0..batch.rows.len()).map(|row| batch.sources(row));
-            let (lengths, longest) = cu_seqlens(sources, self.run.pack().seq_len as usize);
-            let mut layout = Layout::new();
-            let region = layout.add::<i32>(lengths.len());
-            let mut slot = Arena::small(&layout)?.carve(region);
-            slot.copy_from_slice(&lengths);
-            let numbers = Numbers::I32(slot.freeze(lengths.len()));
-            batch.arrays.push(Array { kind: ArrayKind::CuSeqlens, numbers, width: None });
-            batch.max_seqlen = Some(longest);
+        if let Some((id, position)) = row.out.boundaries {
+            ids.push(id);
+            positions.push(position);
         }
-        Ok(batch)
+        masks.extend(row.out.mask);
     }
+    let mut arrays = Vec::new();
+    let mut add = |kind, numbers: Option<Numbers>| {
+        arrays.extend(numbers.map(|numbers| Array { kind, numbers, width: Some(places) }));
+    };
+    add(ArrayKind::Tokens, whole(narrow).map(Numbers::I32).or_else(|| whole(wide).map(Numbers::I64)));
+    add(ArrayKind::DocumentIds, whole(ids).map(Numbers::I32));
+    add(ArrayKind::PositionIds, whole(positions).map(Numbers::I32));
+    add(ArrayKind::LossMask, whole(masks).map(Numbers::U8));
+    let mut batch = Batch { step, epoch, rows, arrays, max_seqlen: None, spans, span_ends };
+    if pack.boundaries {
+        let sources = (0..batch.rows.len()).map(|row| batch.sources(row));
+        let (lengths, longest) = cu_seqlens(sources, pack.seq_len as usize);
+        let mut layout = Layout::new();
+        let region = layout.add::<i32>(lengths.len());
+        let mut slot = Arena::small(&layout)?.carve(region);
+        slot.copy_from_slice(&lengths);
+        let numbers = Numbers::I32(slot.freeze(lengths.len()));
+        batch.arrays.push(Array { kind: ArrayKind::CuSeqlens, numbers, width: None });
+        batch.max_seqlen = Some(longest);
+    }
+    Ok(batch)
 }
 
 fn whole<T: super::memory::Plain>(parts: Vec<SlotMut<T>>) -> Option<super::memory::Slot<T>> {

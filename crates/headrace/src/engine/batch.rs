@@ -45,6 +45,8 @@ pub enum ArrayKind {
     LossMask,
     /// Cumulative lengths of the parts, each row cut to L; one dimension.
     CuSeqlens,
+    /// Of a mixture the number of the source of each row, (rows,).
+    Source,
 }
 
 /// One rank's part of a global batch.
@@ -73,6 +75,15 @@ impl Batch {
         &self.spans[start as usize..self.span_ends[row] as usize]
     }
 
+    /// The number of the source that a row is of; 0 but in a mixture.
+    pub fn source(&self, row: usize) -> usize {
+        let array = self.arrays.iter().find(|array| array.kind == ArrayKind::Source);
+        match array.map(|array| &array.numbers) {
+            Some(Numbers::I32(sources)) => sources.get(row).map_or(0, |&source| source as usize),
+            _ => 0,
+        }
+    }
+
     /// The arrays that have one entry a row, as one struct array over the same memory; `name` names its fields.
     ///
     /// # Errors
@@ -80,13 +91,20 @@ impl Batch {
     pub fn to_arrow(&self, name: &dyn Fn(ArrayKind) -> String) -> Result<ArrayData> {
         let (mut fields, mut children) = (Vec::new(), Vec::new());
         for array in &self.arrays {
-            let Some(width) = array.width else { continue };
             let (kind, buffer, len) = match &array.numbers {
                 Numbers::I32(numbers) => (DataType::Int32, numbers.to_arrow(), numbers.len()),
                 Numbers::I64(numbers) => (DataType::Int64, numbers.to_arrow(), numbers.len()),
                 Numbers::U8(numbers) => (DataType::UInt8, numbers.to_arrow(), numbers.len()),
             };
             let values = ArrayData::builder(kind.clone()).len(len).add_buffer(buffer);
+            let Some(width) = array.width else {
+                // Lengths have no entry a row.
+                if array.kind == ArrayKind::Source {
+                    children.push(values.build().map_err(refused)?);
+                    fields.push(Field::new(name(array.kind), kind, false));
+                }
+                continue;
+            };
             let item = Arc::new(Field::new("item", kind, false));
             let list = DataType::FixedSizeList(item, width as i32);
             let list_data = ArrayData::builder(list.clone()).len(self.rows.len());

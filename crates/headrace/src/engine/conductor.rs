@@ -9,15 +9,17 @@ use crossbeam_channel::Sender;
 
 use super::assemble::{Assembler, Job};
 use super::batch::Batch;
+use super::board::Board;
 use super::cursor::Windows;
+use super::decode::Loans;
+use super::demand::{Demand, Part};
 use super::memory::{Budget, Shelf};
 use super::pool::{Pool, guarded};
 use super::run::Run;
 use super::shares::Shares;
-use super::supply::Supply;
+use super::supply::{AHEAD_BYTES, Supply};
 use crate::cancel::Cancel;
 use crate::error::Result;
-use crate::order::rank_rows;
 use crate::state::Steps;
 
 /// What a rank wants of a run.
@@ -45,6 +47,15 @@ pub struct Options {
     pub spill: PathBuf,
     /// Which windows are laid out in the order of use.
     pub layout: LayOut,
+    /// Of a run that is a mixture's source: its place there.
+    pub part: Option<Part>,
+}
+
+impl Options {
+    /// Whether only the first step is wanted.
+    pub fn is_one_step(&self) -> bool {
+        self.stop == Some(self.start + 1)
+    }
 }
 
 /// Which windows are laid out in the order of use, of those that are shuffled and for which the budget has room so.
@@ -76,81 +87,148 @@ pub struct Counters {
     pub preview: Arc<AtomicU64>,
 }
 
+/// What a conductor may use, some of it together with others.
+pub(super) struct Means {
+    pub pool: Arc<Pool>,
+    /// For windows.
+    pub budget: Arc<Budget>,
+    pub loans: Arc<Loans>,
+    /// Bytes of one read.
+    pub block: usize,
+    /// Batches that are assembled at once, at most.
+    pub group: usize,
+    /// Windows smaller than this are decoded several ahead.
+    pub ahead_bytes: u64,
+    pub counters: Arc<Counters>,
+    pub cancel: Cancel,
+}
+
+impl Means {
+    /// Those of a conductor that is alone.
+    pub(super) fn new(options: &Options, shares: &Shares, counters: Arc<Counters>, cancel: Cancel) -> Result<Self> {
+        Ok(Self {
+            pool: Arc::new(Pool::start(options.workers, shares.block)?),
+            budget: Budget::new(shares.windows(options.memory)),
+            loans: Arc::new(Loans::new(options.memory, shares)),
+            block: shares.block,
+            group: shares.group,
+            ahead_bytes: AHEAD_BYTES,
+            counters,
+            cancel,
+        })
+    }
+}
+
 /// Leads one rank through a run; lives on a thread of its own.
 pub(super) struct Conductor {
     run: Arc<Run>,
     options: Arc<Options>,
     cancel: Cancel,
     pool: Arc<Pool>,
+    demand: Demand,
     supply: Supply,
-    assembler: Assembler,
-    ahead: usize,
     /// Whether no batch was made yet.
     is_first: bool,
     /// Batches that are assembled at once: now, and at most.
     group: (usize, usize),
 }
 
+/// Batches that are to be written at once.
+struct Work {
+    windows: Windows,
+    jobs: Vec<Job>,
+    /// The step after them.
+    next: u64,
+    /// Whether the windows are good for these alone.
+    is_preview: bool,
+}
+
 impl Conductor {
-    pub(super) fn new(run: Arc<Run>, options: Options, counters: Arc<Counters>, cancel: Cancel) -> Result<Self> {
-        let shares = Shares::new(&run, &options)?;
-        let (pool, options) = (Arc::new(Pool::start(options.workers, shares.block)?), Arc::new(options));
-        // Batches are charged in `fixed`: no more are alive before they are handed over.
-        let batches = Shelf::new(&Budget::new(u64::MAX), shares.ready + shares.group);
-        Ok(Self {
-            supply: Supply::new(&run, &options, &shares, &pool, counters, cancel.clone()),
-            assembler: Assembler::new(Arc::clone(&run), batches),
-            ahead: shares.groups_ahead(),
+    pub(super) fn new(run: &Arc<Run>, options: &Arc<Options>, means: Means) -> Self {
+        let demand = Demand::new(run, options);
+        Self {
+            cancel: means.cancel.clone(),
+            pool: Arc::clone(&means.pool),
             is_first: true,
-            group: (1, shares.group),
-            pool,
-            cancel,
-            options,
-            run,
-        })
+            group: (1, means.group),
+            supply: Supply::new(run, options, &demand, means),
+            demand,
+            options: Arc::clone(options),
+            run: Arc::clone(run),
+        }
     }
 
-    /// How many groups of batches may wait to be taken.
-    pub(super) fn groups_ahead(&self) -> usize {
-        self.ahead
-    }
-
-    /// Sends batches until the end, a fault, or until nobody listens.
-    pub(super) fn lead(mut self, groups: &Sender<Result<Vec<Batch>>>) {
-        let end = self.options.steps.end(self.run.rows());
-        let end = [end, self.options.stop].into_iter().flatten().min().unwrap_or(u64::MAX);
+    /// Sends batches, which live in memory from `shelf`, until the end, a fault, or until nobody listens.
+    pub(super) fn lead(mut self, shelf: Arc<Shelf>, groups: &Sender<Result<Vec<Batch>>>) {
+        let mut assembler = Assembler::new(Arc::clone(&self.run), shelf);
+        let end = self.demand.end();
         let mut step = self.options.start;
         while step < end {
             if let Some(skipped) = self.skipped(step) {
                 step = skipped.end;
                 continue;
             }
-            match guarded(|| self.steps(step, end)) {
-                Ok(group) => {
-                    step += group.len() as u64;
-                    if groups.send(Ok(group)).is_err() {
-                        return;
-                    }
+            let group = guarded(|| {
+                let job = self.demand.job(step);
+                let work = self.work(job, end, &|_| true, &mut assembler)?;
+                let batches = assembler.batches(&self.pool, &work.windows, work.jobs)?;
+                if work.is_preview {
+                    assembler.forget();
                 }
-                Err(error) => {
-                    // Nobody may be listening any more.
-                    drop(groups.send(Err(error)));
-                    return;
-                }
+                Ok((batches, work.next))
+            });
+            let (group, next) = match group {
+                Ok((batches, next)) => (Ok(batches), next),
+                Err(error) => (Err(error), end),
+            };
+            if groups.send(group).is_err() {
+                return;
+            }
+            step = next;
+        }
+    }
+
+    /// Writes the rows of a mixture's source to its batches, until the end, a fault, or until nobody wants them.
+    pub(super) fn feed(mut self, board: &Board, source: usize) {
+        let mut assembler = Assembler::new(Arc::clone(&self.run), Shelf::new(&Budget::new(0), 0));
+        let end = self.demand.end();
+        let mut step = self.options.start;
+        while step < end && board.wait(step, &self.cancel) {
+            if let Some(skipped) = self.skipped(step) {
+                step = skipped.end;
+                continue;
+            }
+            match guarded(|| self.write(step, end, board, source, &mut assembler)) {
+                Ok(next) => step = next,
+                Err(error) => return board.fail(step, error),
             }
         }
     }
 
-    fn skipped(&self, step: u64) -> Option<Range<u64>> {
-        self.options.skip.iter().find(|skipped| skipped.contains(&step)).cloned()
+    /// Writes the rows of a step to the board, and those of some that follow it; gives the step after them.
+    fn write(&mut self, step: u64, end: u64, board: &Board, source: usize, assembler: &mut Assembler) -> Result<u64> {
+        let job = self.demand.job(step);
+        if job.rows.is_empty() {
+            // Its time will come.
+            self.supply.begin(&self.demand)?;
+            return Ok(step + 1);
+        }
+        let work = self.work(job, end, &|step| board.is_open(step), assembler)?;
+        let own = |step| (self.options.steps.batch_of(step) / self.options.world) as usize;
+        let rooms = work.jobs.iter().map(|job| board.room(job.step, own(job.step), &job.places));
+        let rooms = rooms.collect::<Result<_>>()?;
+        let mut rows = assembler.rows(&self.pool, &work.windows, &work.jobs, rooms)?.into_iter();
+        for job in &work.jobs {
+            board.put(job.step, source, job.places.iter().copied().zip(rows.by_ref()));
+        }
+        if work.is_preview {
+            assembler.forget();
+        }
+        Ok(work.next)
     }
 
-    fn job(&self, step: u64) -> Job {
-        let steps = &self.options.steps;
-        let (first, batch) = (steps.row_of(step), steps.batch_of(step));
-        let epoch = self.run.rows().epoch_of(first);
-        let rows = rank_rows(self.run.rows().lanes, first, batch, self.options.world, self.options.rank);
-        Job { step, epoch, rows }
+    fn skipped(&self, step: u64) -> Option<Range<u64>> {
+        self.options.skip.iter().find(|skipped| skipped.contains(&step)).cloned()
     }
 
     /// The last window that a batch needs; `None` for one of nothing but padding.
@@ -159,38 +237,37 @@ impl Conductor {
         Some(self.supply.ordinal_of(last))
     }
 
-    /// The batch of a step, and of those before `end` that follow it and need no other window.
-    fn steps(&mut self, step: u64, end: u64) -> Result<Vec<Batch>> {
+    /// A batch with the windows that it needs, and those before `end` that follow it, may be begun, and need no other.
+    fn work(&mut self, job: Job, end: u64, is_open: &dyn Fn(u64) -> bool, assembler: &mut Assembler) -> Result<Work> {
         self.cancel.check()?;
-        let job = self.job(step);
-        let unit = self.run.rows().first_unit(self.options.steps.row_of(step));
-        self.assembler.retire(unit);
+        let mut next = job.step + 1;
+        self.demand.go(job.step);
+        let unit = self.demand.first_unit();
+        assembler.retire(unit);
         self.supply.retire(unit);
         let Some(needed) = self.last_window(&job) else {
-            return self.assembler.batches(&self.pool, &Windows(Arc::new([])), vec![job]);
+            return Ok(Work { windows: Windows(Arc::new([])), jobs: vec![job], next, is_preview: false });
         };
         if std::mem::take(&mut self.is_first)
             && let Some(windows) = self.supply.preview(&job, needed)?
         {
-            let batches = self.assembler.batches(&self.pool, &windows, vec![job])?;
-            self.assembler.forget();
-            return Ok(batches);
+            return Ok(Work { windows, jobs: vec![job], next, is_preview: true });
         }
-        let windows = self.supply.ready(step, needed, &mut self.assembler)?;
+        let windows = self.supply.ready(&self.demand, needed, assembler)?;
         let mut jobs = vec![job];
-        while jobs.len() < self.group.0 {
-            let step = step + jobs.len() as u64;
-            if step >= end || self.skipped(step).is_some() {
-                break;
+        while jobs.len() < self.group.0 && next < end && self.skipped(next).is_none() && is_open(next) {
+            let job = self.demand.job(next);
+            // A mixture's source has no rows in some steps.
+            if !job.rows.is_empty() {
+                if self.last_window(&job).is_none_or(|last| last > needed) {
+                    break;
+                }
+                jobs.push(job);
             }
-            let job = self.job(step);
-            if self.last_window(&job).is_none_or(|last| last > needed) {
-                break;
-            }
-            jobs.push(job);
+            next += 1;
         }
         // At first none waits for others.
         self.group.0 = (self.group.0 * 2).min(self.group.1);
-        self.assembler.batches(&self.pool, &windows, jobs)
+        Ok(Work { windows, jobs, next, is_preview: false })
     }
 }

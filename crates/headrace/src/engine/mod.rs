@@ -18,9 +18,11 @@
 
 mod assemble;
 mod batch;
+mod board;
 mod conductor;
 mod cursor;
 mod decode;
+mod demand;
 mod documents;
 mod fetching;
 mod gather;
@@ -30,6 +32,7 @@ mod laying;
 mod layout;
 mod load;
 mod memory;
+mod mixed;
 mod plan;
 mod pool;
 mod report;
@@ -49,9 +52,11 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
 pub use batch::{Array, ArrayKind, Batch, Numbers};
 pub use conductor::{Counters, LayOut, Options};
+pub use demand::Part;
 pub use fetching::fetch;
 pub use gather::{Gather, Row, Values, Whole};
 pub use memory::{Plain, Slot};
+pub use mixed::{MixedEngine, mixed_sources};
 pub use plan::{ChunkPlan, WindowPlan};
 pub use report::{Report, report};
 pub use run::{PackSpec, Run};
@@ -93,11 +98,15 @@ impl Engine {
     /// [`Error::Memory`] if the budget is too small for one step.
     pub fn start(run: Arc<Run>, options: Options) -> Result<Self> {
         let (cancel, counters) = (Cancel::new(), Arc::new(Counters::default()));
-        let conductor = conductor::Conductor::new(run, options, Arc::clone(&counters), cancel.clone())?;
-        let (sender, groups) = bounded(conductor.groups_ahead());
+        let shares = Shares::new(&[&run], &options)?;
+        let means = conductor::Means::new(&options, &shares, Arc::clone(&counters), cancel.clone())?;
+        let conductor = conductor::Conductor::new(&run, &Arc::new(options), means);
+        // Batches are charged in `fixed`: no more are alive before they are handed over.
+        let shelf = memory::Shelf::new(&memory::Budget::new(u64::MAX), shares.ready + shares.group);
+        let (sender, groups) = bounded(shares.groups_ahead());
         let thread = std::thread::Builder::new()
             .name("headrace-lead".to_owned())
-            .spawn(move || conductor.lead(&sender))
+            .spawn(move || conductor.lead(shelf, &sender))
             .map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
         let (batches, process) = (Mutex::default(), std::process::id());
         Ok(Self { groups: Some(groups), batches, cancel, counters, thread: Some(thread), process })

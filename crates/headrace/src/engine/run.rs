@@ -25,6 +25,13 @@ pub struct PackSpec {
     pub pad_id: i32,
 }
 
+impl PackSpec {
+    /// Tokens in a row.
+    pub fn row_tokens(&self) -> u64 {
+        self.seq_len + self.overlap
+    }
+}
+
 /// A dataset's token column in its order, packed: a pure description, shared by everything that reads it.
 #[derive(Debug)]
 pub struct Run {

@@ -1,8 +1,8 @@
 //! How the memory budget is shared out, before anything is taken of it.
 
-use super::assemble::Assembler;
+use super::assemble::batch_bytes;
 use super::conductor::Options;
-use super::decode::Scratch;
+use super::decode::{Loans, Scratch};
 use super::load::Reading;
 use super::run::Run;
 use crate::error::{Error, Result};
@@ -38,22 +38,25 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Shares out `options.memory`.
+    /// Shares out `options.memory` among what feeds one rank: the run, or all of a mixture, whose rows are alike.
     ///
     /// # Errors
     /// [`Error::Memory`] if it is too small for one step.
-    pub fn new(run: &Run, options: &Options) -> Result<Self> {
+    pub fn new(runs: &[&Run], options: &Options) -> Result<Self> {
+        let pack = runs.first().map(|run| *run.pack()).ok_or_else(|| Error::Internal("no run".to_owned()))?;
         let rows = options.steps.largest_batch_from(options.start) / options.world;
         let most = i32::MAX as u64;
-        if run.pack().boundaries && rows.saturating_mul(run.pack().seq_len) > most {
-            let (found, seq_len) = (rows * run.pack().seq_len, run.pack().seq_len);
+        if pack.boundaries && rows.saturating_mul(pack.seq_len) > most {
+            let (found, seq_len) = (rows * pack.seq_len, pack.seq_len);
             return Err(Error::Argument(format!(
                 "cu_seqlens are int32: a rank's rows may hold at most {most} tokens, got {rows} x {seq_len} = {found}"
             )));
         }
-        let batch = Assembler::bytes(run, rows).max(1);
+        let documents = runs.iter().fold(0_u64, |sum, run| sum.saturating_add(run.index().rows()));
+        let batch = batch_bytes(&pack, rows, documents).max(1);
         let workers = options.workers as u64;
-        let blocks = workers * Scratch::BLOCKS + Reading::ahead_blocks(run, workers);
+        let ahead: u64 = runs.iter().map(|run| Reading::ahead_blocks(run, workers)).sum();
+        let blocks = workers * Scratch::BLOCKS + ahead;
         let small = workers * Scratch::bytes(0);
         let fixed = |batches: u64, block: u64| batches.saturating_add(small).saturating_add(blocks * block);
         // One more than are ready is being assembled.
@@ -65,7 +68,7 @@ impl Shares {
         }
         let batches = batch.saturating_mul((ready + group) as u64);
         let most_batches = batch.saturating_mul((SMALL_BATCHES * 3 / 2).max(options.prefetch as u64 + 1));
-        let part = if run.index().store.is_remote() { REMOTE_BUFFERS_PART } else { BUFFERS_PART };
+        let part = if ahead > 0 { REMOTE_BUFFERS_PART } else { BUFFERS_PART };
         let spare = options.memory.saturating_sub(batches) / part;
         let block = (spare.saturating_sub(small) / blocks).clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
         let (needed, available) = (fixed(batches, block), options.memory);
@@ -74,6 +77,11 @@ impl Shares {
             return Err(Error::Memory { purpose, needed: fixed(batches, SMALLEST_BLOCK), available });
         }
         Ok(Self { block: block as usize, fixed: needed, most_fixed: fixed(most_batches, LARGEST_BLOCK), ready, group })
+    }
+
+    /// Bytes for windows, of a budget of `memory`.
+    pub fn windows(&self, memory: u64) -> u64 {
+        (memory - self.fixed) / Loans::PARTS * (Loans::PARTS - 1)
     }
 
     /// Groups that may wait to be taken. Of the one that is taken all but one batch are ready, too.

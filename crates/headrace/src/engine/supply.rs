@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::assemble::{Assembler, Job, lane_tokens};
-use super::conductor::{Counters, LayOut, Options};
+use super::conductor::{Counters, LayOut, Means, Options};
 use super::cursor::Windows;
-use super::decode::Loans;
+use super::demand::Demand;
 use super::laying::{Drafts, Laying, Outline};
 use super::layout::{ExcerptLayout, WindowLayout};
 use super::load::{Loading, Reading, Room, excerpt};
@@ -15,14 +15,14 @@ use super::memory::{ALIGN, Arena, Blocks, Budget, Held, Shelf};
 use super::plan::WindowPlan;
 use super::pool::Pool;
 use super::run::Run;
-use super::shares::Shares;
 use super::window::Window;
 use crate::cancel::Cancel;
 use crate::error::Result;
-use crate::order::{LaneSet, Pass, rank_lanes, rank_rows, union_lanes};
+use crate::order::{LaneSet, Pass, union_lanes};
 
-/// Windows smaller than this are decoded several ahead. Unit: bytes of decoded windows under way.
-const AHEAD_BYTES: u64 = 64 << 20;
+/// Windows smaller than this are decoded several ahead. Unit: bytes of decoded windows under way. Scope: a rank; the
+/// sources of a mixture share it.
+pub const AHEAD_BYTES: u64 = 64 << 20;
 /// But not more than this many: each has a cost of its own.
 const AHEAD_WINDOWS: u64 = 32;
 /// The first batch does not wait for its window if that holds so many tokens, and so many times those of the batch.
@@ -119,22 +119,18 @@ pub struct Supply {
     passes: VecDeque<Arc<Pass>>,
     /// Own lanes while each of the steps' segments lasts.
     lanes: Vec<LaneSet>,
+    /// Rows that are needed at a time, at most: so many, and so many of each lane.
+    most_rows: (u64, u64),
+    /// Windows smaller than this are decoded several ahead.
+    ahead_bytes: u64,
 }
 
 impl Supply {
-    /// Begins with the window of the first step.
-    pub fn new(
-        run: &Arc<Run>,
-        options: &Arc<Options>,
-        shares: &Shares,
-        pool: &Arc<Pool>,
-        counters: Arc<Counters>,
-        cancel: Cancel,
-    ) -> Self {
-        let loans = Arc::new(Loans::new(options.memory, shares));
-        let budget = Budget::new((options.memory - shares.fixed) / Loans::PARTS * (Loans::PARTS - 1));
-        let first = options.steps.row_of(options.start);
-        let pass = Arc::new(run.order().pass(run.rows().epoch_of(first)));
+    /// Begins with the window that is needed first.
+    pub fn new(run: &Arc<Run>, options: &Arc<Options>, demand: &Demand, means: Means) -> Self {
+        let Means { pool, budget, loans, block, ahead_bytes, counters, cancel, .. } = means;
+        let unit = demand.first_unit();
+        let pass = Arc::new(run.order().pass(unit / run.order().total()));
         Self {
             // The two arenas of a window.
             windows_shelf: Shelf::new(&budget, 2),
@@ -143,17 +139,28 @@ impl Supply {
             blocks: None,
             drafts: None,
             windows: VecDeque::new(),
-            next: run.order().ordinal_of(&pass, run.rows().first_unit(first)),
+            next: run.order().ordinal_of(&pass, unit),
             planned: None,
             passes: VecDeque::from([pass]),
-            lanes: own_lanes(run, options),
-            reading: Reading { block: shares.block, loans, counter: None, cancel: cancel.clone() },
-            pool: Arc::clone(pool),
+            lanes: demand.lanes(),
+            most_rows: demand.most_rows(),
+            ahead_bytes,
+            reading: Reading { block, loans, counter: None, cancel: cancel.clone() },
+            pool,
             counters,
             cancel,
             options: Arc::clone(options),
             run: Arc::clone(run),
         }
+    }
+
+    /// Begins to decode the first window before it is needed, if there is memory for it.
+    pub fn begin(&mut self, demand: &Demand) -> Result<()> {
+        if self.windows.is_empty() && self.options.stop.is_none() {
+            self.plan_next(demand, false)?;
+            self.admit(demand, None)?;
+        }
+        Ok(())
     }
 
     /// Lets go of windows that end before a unit.
@@ -214,25 +221,24 @@ impl Supply {
     }
 
     /// The windows that a batch needs, decoded, and some more being decoded ahead.
-    pub fn ready(&mut self, step: u64, needed: u64, assembler: &mut Assembler) -> Result<Windows> {
+    pub fn ready(&mut self, demand: &Demand, needed: u64, assembler: &mut Assembler) -> Result<Windows> {
         while self.next <= needed {
-            if !self.plan_next(step, false)? {
-                self.shrink(step, assembler)?;
-                self.plan_next(step, true)?;
+            if !self.plan_next(demand, false)? {
+                self.shrink(demand, assembler)?;
+                self.plan_next(demand, true)?;
             }
         }
-        self.plan_ahead(step, needed)?;
-        let windows = self.finish(step, needed)?;
+        self.plan_ahead(demand, needed)?;
+        let windows = self.finish(demand, needed)?;
         // With the windows done there may be room for the next.
-        self.plan_ahead(step, needed)?;
-        self.admit(step, None)?;
+        self.plan_ahead(demand, needed)?;
+        self.admit(demand, None)?;
         Ok(windows)
     }
 
     /// Keeps of the current windows only what is still to come from a step on, if that makes room for the next.
-    fn shrink(&mut self, step: u64, assembler: &mut Assembler) -> Result<()> {
-        let windows = self.finish(step, u64::MAX)?;
-        let first = self.options.steps.row_of(step);
+    fn shrink(&mut self, demand: &Demand, assembler: &mut Assembler) -> Result<()> {
+        let windows = self.finish(demand, u64::MAX)?;
         let mut parts = Vec::new();
         let mut freed = self.budget.left() + self.windows_shelf.unused();
         for (number, window) in windows.0.iter().enumerate() {
@@ -241,7 +247,7 @@ impl Supply {
                 continue;
             }
             let alone = Windows(Arc::new([Arc::clone(window)]));
-            let rest = window.lanes().map(|lane| (lane, self.run.rows().lane_token(lane, first)..u64::MAX));
+            let rest = window.lanes().map(|lane| (lane, demand.lane_token(lane)..u64::MAX));
             let needs = alone.needs(&self.run, rest)?.pop().unwrap_or_default();
             let layout = ExcerptLayout::new(&self.run, window, &needs);
             let (now, then) = (self.windows[number].1.tokens, layout.layout.bytes() as u64);
@@ -273,8 +279,8 @@ impl Supply {
     }
 
     /// Waits for the windows up to one.
-    fn finish(&mut self, step: u64, needed: u64) -> Result<Windows> {
-        self.admit(step, Some(needed))?;
+    fn finish(&mut self, demand: &Demand, needed: u64) -> Result<Windows> {
+        self.admit(demand, Some(needed))?;
         let (mut ready, mut windows) = (Vec::new(), Vec::new());
         while let Some((window, holding)) = self.windows.pop_front_if(|(window, _)| window.ordinal() <= needed) {
             let window = match window {
@@ -294,10 +300,10 @@ impl Supply {
     /// Plans windows beyond `needed`: one, more while they are small. Where the budget has no room for one, it waits
     /// until there is; but a store that answers slowly is asked in any case, and where even the current window lies on
     /// disk, so can the next.
-    fn plan_ahead(&mut self, step: u64, needed: u64) -> Result<()> {
+    fn plan_ahead(&mut self, demand: &Demand, needed: u64) -> Result<()> {
         // Older ones are about to go, and their memory is to be used again: fresh pages cost more than what is in them.
         let older = self.windows.iter().take_while(|(window, _)| window.ordinal() < needed);
-        if older.map(|(_, holding)| holding.bytes).sum::<u64>() >= AHEAD_BYTES {
+        if older.map(|(_, holding)| holding.bytes).sum::<u64>() >= self.ahead_bytes {
             return Ok(());
         }
         let spill = self.run.index().store.is_remote() || self.windows.iter().any(|(_, holding)| holding.is_spilled);
@@ -306,15 +312,15 @@ impl Supply {
             let bytes: u64 = self.windows.iter().rev().take(ahead as usize).map(|(_, holding)| holding.bytes).sum();
             let end = self.run.rows().epochs.map(|epochs| epochs * self.run.order().windows());
             let stop = self.options.stop.is_some() || end.is_some_and(|end| self.next >= end);
-            let stop = stop || ahead >= 1 && bytes >= AHEAD_BYTES || ahead >= AHEAD_WINDOWS;
-            if stop || !self.plan_next(step, spill && ahead == 0)? {
+            let stop = stop || ahead >= 1 && bytes >= self.ahead_bytes || ahead >= AHEAD_WINDOWS;
+            if stop || !self.plan_next(demand, spill && ahead == 0)? {
                 return Ok(());
             }
         }
     }
 
     /// Plans the next window; `false` if there is no memory for it and it need not be yet.
-    fn plan_next(&mut self, step: u64, must: bool) -> Result<bool> {
+    fn plan_next(&mut self, demand: &Demand, must: bool) -> Result<bool> {
         let mut planned = match self.planned.take() {
             Some(planned) => planned,
             None => self.plan(self.next)?,
@@ -326,7 +332,7 @@ impl Supply {
                     self.planned = Some(Planned { outline: Some(outline), ..planned });
                     return Ok(false);
                 }
-                self.finish(step, u64::MAX)?;
+                self.finish(demand, u64::MAX)?;
             }
             match self.desk(&outline)? {
                 Some(desk) => return self.lay_out(planned.plan, outline, desk).map(|()| true),
@@ -405,14 +411,13 @@ impl Supply {
     }
 
     /// Has the chunks of windows decoded for which there are blocks, and in any case those of windows up to `needed`.
-    fn admit(&mut self, step: u64, needed: Option<u64>) -> Result<()> {
+    fn admit(&mut self, demand: &Demand, needed: Option<u64>) -> Result<()> {
         let Some(blocks) = &self.blocks else { return Ok(()) };
         if self.windows.iter().any(|(window, _)| matches!(window, Ahead::Laying(laying) if !laying.is_admitted())) {
             // No later step needs what lies before this one's rows, whoever had it.
-            let first = self.options.steps.row_of(step);
             for (window, _) in &self.windows {
                 if let Ahead::Ready(window) = window {
-                    window.release(|lane| self.run.rows().lane_token(lane, first));
+                    window.release(|lane| demand.lane_token(lane));
                 }
             }
         }
@@ -456,8 +461,8 @@ impl Supply {
     fn blocks_wanted(&self, outline: &Outline) -> usize {
         let each = self.block_bytes(outline);
         let (window, lanes) = (outline.blocks(each), outline.lanes() as u64);
-        let rows = self.options.steps.largest_batch_from(self.options.start) / self.options.world + lanes;
-        // A batch and a row of each lane; and lanes begin and end in the middle of a block.
+        let rows = self.most_rows.0 + self.most_rows.1 * lanes;
+        // What is needed at a time; and lanes begin and end in the middle of a block.
         let bytes = rows.saturating_mul(self.run.rows().row_tokens()).saturating_mul(size_of::<i32>() as u64);
         let rest = (bytes / each as u64).saturating_add(2 * lanes).min(window as u64) as usize;
         window.saturating_add(rest.max(window / SLACK_PART as usize))
@@ -526,24 +531,4 @@ impl Supply {
         let parts = parts.filter(|((segment, end), _)| segment.row < touched.end && *end > touched.start);
         union_lanes(parts.flat_map(|(_, lanes)| lanes.clone()).collect())
     }
-}
-
-/// The lanes that a rank reads while each of the steps' segments lasts.
-fn own_lanes(run: &Run, options: &Options) -> Vec<LaneSet> {
-    let segments = options.steps.segments().iter();
-    if options.stop == Some(options.start + 1) {
-        // For one step, only what its rows touch.
-        let (row, batch) = (options.steps.row_of(options.start), options.steps.batch_of(options.start));
-        let own = rank_rows(run.rows().lanes, row, batch, options.world, options.rank);
-        let own = own.iter().map(|row| row % run.rows().lanes).map(|lane| lane..lane + 1);
-        return vec![union_lanes(own.collect()); segments.len()];
-    }
-    let own = |row, batch| rank_lanes(run.rows().lanes, row, batch, options.world, options.rank);
-    let ends = options.steps.segments().iter().skip(1).map(|next| next.step).chain([u64::MAX]);
-    // What is past was shared out among other ranks, perhaps.
-    let lanes = segments.zip(ends).map(|(segment, end)| match end <= options.start {
-        true => LaneSet::new(),
-        false => own(segment.row, segment.batch),
-    });
-    lanes.collect()
 }

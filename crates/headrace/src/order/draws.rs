@@ -14,6 +14,8 @@ pub enum Purpose {
     Pieces = 2,
     /// The keys of a permutation's rounds.
     Permutation = 3,
+    /// Where the lanes of a mixture begin.
+    Mixture = 4,
 }
 
 /// A stream of random numbers that depends on its key alone.

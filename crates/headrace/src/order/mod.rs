@@ -9,6 +9,7 @@
 mod draws;
 mod items;
 mod lanes;
+mod mixture;
 mod permutation;
 mod ranks;
 mod rows;
@@ -16,6 +17,7 @@ mod rows;
 pub use draws::{Draws, Purpose};
 pub use items::{ItemOrder, WindowItems, default_item_window};
 pub use lanes::{LaneOrder, OrderSpec, Pass, WindowSpan, default_lanes, default_window};
+pub use mixture::{Exhausted, MOST_ROUNDS, Mixture, Phase, shares};
 pub use permutation::Permutation;
 pub use ranks::{LaneSet, rank_lanes, rank_rows, union_lanes};
 pub use rows::{Remainder, Rows};

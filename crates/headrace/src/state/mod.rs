@@ -113,13 +113,17 @@ impl Steps {
     /// The number of steps of a finite run.
     pub fn end(&self, rows: &Rows) -> Option<u64> {
         let count = rows.count()?;
-        let step = self.first_step_at(count);
         Some(match rows.remainder {
-            Remainder::Pad => step,
-            // The step before may be one that the rows do not fill.
-            Remainder::Drop if step > 0 && self.row_of(step) > count => step - 1,
-            Remainder::Drop => step,
+            Remainder::Pad => self.first_step_at(count),
+            Remainder::Drop => self.whole(count),
         })
+    }
+
+    /// The number of steps that the first `rows` rows fill.
+    pub fn whole(&self, rows: u64) -> u64 {
+        let step = self.first_step_at(rows);
+        // The step before may be one that they do not fill.
+        if step > 0 && self.row_of(step) > rows { step - 1 } else { step }
     }
 
     /// The epoch of a step; the number of epochs for steps at or after a finite run's end.

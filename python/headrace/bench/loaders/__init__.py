@@ -16,6 +16,7 @@ __all__ = ["NAMES", "load", "missing", "versions"]
 # The packages that each loader needs: as they are imported, and as they are called where they are installed from.
 _PACKAGES: dict[str, dict[str, str]] = {
     "headrace": {"headrace": "headrace"},
+    "headrace-mix": {"headrace": "headrace"},
     "hf": {"datasets": "datasets", "pyarrow": "pyarrow"},
     "hf-stream": {"datasets": "datasets", "pyarrow": "pyarrow"},
     "mosaic": {"streaming": "mosaicml-streaming", "torch": "torch"},

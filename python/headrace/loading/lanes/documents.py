@@ -33,7 +33,7 @@ from .packers import Mark, Packer, Part, first_item, packer_of
 from .sizing import Sizing
 from .source import Column, LanePlan, LaneResources, LaneSource, Layout, Maker, Record, Rows, Setup
 
-__all__ = ["DocumentPlan"]
+__all__ = ["DocumentPlan", "layout_of"]
 
 _Ints = npt.NDArray[np.int64]
 
@@ -84,7 +84,7 @@ class DocumentPlan(LanePlan):
             self.order = SequentialOrder(self.items)
         else:
             self.order = PermutedOrder(self.items, setup.seed)
-        self.layout = _layout(pipeline, pad=setup.pad)
+        self.layout = layout_of(pipeline, pad=setup.pad)
 
     def pipeline(self) -> dict[str, Any]:
         """See `LanePlan.pipeline`."""
@@ -429,7 +429,8 @@ class _SampleRecord(Record):
         return [self._plan.documents.base.place(self.position)]
 
 
-def _layout(pipeline: DocumentPipeline, *, pad: bool) -> Layout:
+def layout_of(pipeline: DocumentPipeline, *, pad: bool) -> Layout:
+    """What a row of a pipeline is; with `pad` its last ones may hold padding."""
     packing = pipeline.packing
     if packing is None:
         return Layout(columns={})

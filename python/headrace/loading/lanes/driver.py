@@ -158,7 +158,8 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
         run, position = self.here()
         changed = replace(position, steps=position.steps.with_batch(position.step, rows))
         run.check_batches(changed)
-        self._change(run, changed)
+        plan = self._make_plan(replace(run.plan.setup, steps=changed.steps))
+        self._change(replace(run, plan=plan), changed)
 
     def _change(self, run: runs.LaneRun, position: runs.Position, *, elsewhere: bool = False) -> None:
         """See `RunDriver`; refused while another thread waits for a batch."""
@@ -198,6 +199,7 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
             "lanes": run.lanes,
             "window": run.plan.window,
             **({} if self._source is None else self._source.stats()),
+            **run.plan.progress(position.row),
             "worker_type": choice.worker_type,
             "worker_reason": choice.reason,
         }

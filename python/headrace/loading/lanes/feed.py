@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -133,11 +133,15 @@ class _Lead:
         records = rows.records
         if layout.packed:
             batch: Any = {**rows.arrays, **boundaries(layout, records)}
+            if layout.source:
+                batch["source"] = rows.source
         else:
             # Samples need no padding where lanes have ended.
             kept = [place for place, record in enumerate(records) if record is not None]
             numbers, records = numbers[kept], [records[place] for place in kept]
             batch = self._collate([rows.samples[place] for place in kept])
+            if layout.source and type(batch) is dict:
+                batch = _with_source(cast("dict[str, Any]", batch), rows.source[kept])
             if self._pin:
                 batch = pin(batch)
         return Made(step, batch, numbers, records, before, self._source.snapshot())
@@ -161,6 +165,12 @@ class _Lead:
         self._step = step + 1
         self._ended = self._ended or all(record is None for record in rows.records)
         return numbers, rows, self._ended
+
+
+def _with_source(batch: dict[str, Any], source: npt.NDArray[np.int32]) -> dict[str, Any]:
+    if "source" in batch:
+        raise ValueError("samples of a mixture must have no part 'source': batches have the number of the source there")
+    return batch | {"source": source}
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)

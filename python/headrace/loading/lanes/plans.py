@@ -2,14 +2,25 @@
 
 from collections.abc import Callable
 
+from headrace.mixing import MixDataset
 from headrace.samples.dynamic import DynamicDataset
 
 from .documents import DocumentPlan
+from .mixture import MixturePlan
 from .source import LanePlan, Setup
 
-__all__ = ["plan_of"]
+__all__ = ["has_rows", "plan_of"]
 
 
-def plan_of(dataset: DynamicDataset) -> Callable[[Setup], LanePlan]:
+def plan_of(dataset: DynamicDataset | MixDataset) -> Callable[[Setup], LanePlan]:
     """A function that makes the plan of a dataset for a run."""
+    if isinstance(dataset, MixDataset):
+        return lambda setup: MixturePlan(dataset, setup)
     return lambda setup: DocumentPlan(dataset.pipeline, setup)
+
+
+def has_rows(dataset: DynamicDataset | MixDataset) -> bool:
+    """Whether rows are lines of arrays, not samples."""
+    if isinstance(dataset, MixDataset):
+        return any(has_rows(one) for one in dataset.sources.values() if isinstance(one, DynamicDataset))
+    return dataset.pipeline.packing is not None

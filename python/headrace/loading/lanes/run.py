@@ -194,7 +194,10 @@ def start(
     for batch in batches:
         check_shape(lanes, batch, world_size)
     window = given.window if state is None else choose("window", given.window, state, 1)
-    plan = make_plan(Setup(seed=seed, shuffle=shuffle, lanes=lanes, window=window, epochs=given.epochs, pad=given.pad))
+    setup = Setup(
+        seed=seed, shuffle=shuffle, lanes=lanes, window=window, epochs=given.epochs, pad=given.pad, steps=steps
+    )
+    plan = make_plan(setup)
     own = lanes_of_rank(lanes, steps.batch_of(step), steps.row_of(step), world_size, rank)
     fixed: dict[str, Any] = {
         "schema": SCHEMA,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace import _core
 from headrace.samples.pipeline import OnError
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Setup:
     """Passes over a source's items after which its lanes end; None for no end."""
     pad: bool
     """Whether what is left of a lane that ends is given as a row that padding fills up, or not at all."""
+    steps: _core.Steps
+    """How rows are grouped to steps, for what is said of steps: past, and to come as far as is known."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,9 @@ class Layout:
     """Entries of ``cu_seqlens`` in each batch, filled up with the last one; None for as many as there are."""
     loss_mask: bool = False
     """Whether batches hold a ``loss_mask`` made of records: 1 where a row holds a document, 0 where it is padding."""
+
+    source: bool = False
+    """Whether batches hold ``source``: the number of each row's source in a mixture."""
 
     @property
     def packed(self) -> bool:
@@ -102,10 +108,11 @@ class Rows:
     Attributes:
         arrays: for each column of the layout an array with a line for each row. It begins as padding.
         samples: an entry for each row; used where the layout has no columns.
+        source: int32, (rows,): of a mixture the number of each row's source; -1 for rows that nothing was written to.
         records: an entry for each row; None for one that nothing was written to.
     """
 
-    __slots__ = ("arrays", "records", "samples")
+    __slots__ = ("arrays", "records", "samples", "source")
 
     def __init__(self, layout: Layout, count: int) -> None:
         self.arrays: dict[str, npt.NDArray[Any]] = {
@@ -114,6 +121,7 @@ class Rows:
         }
         self.samples: list[Any] = [None] * count
         self.records: list[Record | None] = [None] * count
+        self.source: npt.NDArray[np.int32] = np.full(count if layout.source else 0, -1, dtype=np.int32)
 
 
 class LaneSource(ABC):
@@ -190,13 +198,13 @@ class LanePlan(ABC):
     Attributes:
         layout: what its rows are.
         setup: of the run.
-        window: W, for the state; 1 where there are no windows.
+        window: W, for the state; 1 where there are no windows, None where sources have defaults of their own.
         items: M, the items in a pass of all lanes.
     """
 
     layout: Layout
     setup: Setup
-    window: int
+    window: int | None
     items: int
 
     @abstractmethod
@@ -241,6 +249,11 @@ class LanePlan(ABC):
     @abstractmethod
     def epoch(self, states: Mapping[int, Any]) -> int:
         """The pass that the slowest of some lanes is in, by their states; as `LaneSource.epoch` says it."""
+
+    def progress(self, row: int) -> dict[str, Any]:
+        """Counts for people and logs, of what all ranks were given before a row."""
+        del row
+        return {}
 
     @abstractmethod
     def check_state(self, lane: int, state: Any) -> None:

@@ -1,0 +1,632 @@
+//! Mixtures: which source each row comes from, and how many rows of a source came before.
+//!
+//! Rows are drawn lane by lane: row t of lane i takes the source in whose interval of a circle the point lies that has
+//! moved t times by the golden ratio from the lane's phase. Phases are spread evenly, so that one row of each lane is
+//! within a row of the weights, and so is each lane, but for a few rows, however long it runs. How many points of a lane
+//! fell into an interval is a difference of two sums of Euclid's kind, so any row can be the first.
+//!
+//! Not here: which tokens a source's rows hold ([`super::lanes`]), and what weights a schedule means in rounds.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::draws::{Draws, Purpose};
+use crate::error::{Error, Result};
+
+/// M, the points of the circle: 2^48. A weight is rounded to a whole number of them: over 2^40 rows that is less than
+/// a hundredth of a row.
+const POINTS: u64 = 1 << 48;
+/// A: the golden ratio's part of the circle, made odd so that a lane comes to every point.
+const MOVE: u64 = 173_961_102_589_771;
+/// Weights are compared with the largest one in units of this part of it: 2^62.
+const SCALE: f64 = 4_611_686_018_427_387_904.0;
+/// Rounds of a mixture that can be counted.
+pub const MOST_ROUNDS: u64 = 1 << 40;
+
+/// What holds in a mixture from a round on, until the next phase begins.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Phase {
+    /// Its first round.
+    pub round: u64,
+    /// The number of the draw that decides that round.
+    pub draw: u64,
+    /// How many rounds a draw decides, at least 1.
+    pub every: u64,
+    /// The weight of each source.
+    pub weights: Vec<f64>,
+}
+
+/// What becomes of a mixture when a source has no row for a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exhausted {
+    /// It ends before that round.
+    Stop,
+    /// It goes on from that round without the source.
+    Leave,
+}
+
+/// Where each row of a mixture comes from: a pure function of the seed, the lanes and the weights.
+#[derive(Debug, Clone)]
+pub struct Mixture {
+    lanes: u64,
+    /// Where each lane begins on the circle.
+    starts: Arc<[u64]>,
+    /// Aligned blocks of so many lanes lie at equal distances.
+    even: Vec<u64>,
+    /// Where they all are moved to, and whether they all begin there.
+    offset: u64,
+    together: bool,
+    /// The lanes that each source has.
+    source_lanes: Vec<u64>,
+    stretches: Vec<Stretch>,
+    /// The round before which it ends.
+    end: Option<u64>,
+}
+
+/// A phase, with its weights as intervals: source s has the points from `bounds[s]` to before `bounds[s + 1]`.
+#[derive(Debug, Clone)]
+struct Stretch {
+    phase: Phase,
+    bounds: Vec<u64>,
+}
+
+/// Weights as whole points of the circle, which they sum to: each rounded down, and the points that are left given to
+/// the largest remainders, of equal ones to the first.
+///
+/// # Errors
+/// [`Error::Argument`] if a weight is negative or not finite, or none is positive.
+pub fn shares(weights: &[f64]) -> Result<Vec<u64>> {
+    if let Some((source, weight)) = weights.iter().enumerate().find(|(_, weight)| !(0.0..).contains(*weight)) {
+        return Err(Error::Argument(format!("the weight of source {source} must be 0 or more, got {weight}")));
+    }
+    let largest = weights.iter().copied().fold(0.0, f64::max);
+    if largest == 0.0 || largest.is_infinite() {
+        return Err(Error::Argument(format!("weights must be finite and one of them positive, got {weights:?}")));
+    }
+    let scaled: Vec<u128> = weights.iter().map(|weight| (weight / largest * SCALE) as u128).collect();
+    let total: u128 = scaled.iter().sum();
+    let parts = scaled.iter().map(|part| (part * u128::from(POINTS) / total, part * u128::from(POINTS) % total));
+    let (mut shares, remainders): (Vec<u64>, Vec<u128>) = parts.map(|(share, rest)| (share as u64, rest)).unzip();
+    let left = POINTS - shares.iter().sum::<u64>();
+    let mut order: Vec<usize> = (0..weights.len()).collect();
+    order.sort_by_key(|&source| std::cmp::Reverse(remainders[source]));
+    for &source in &order[..left as usize] {
+        shares[source] += 1;
+    }
+    Ok(shares)
+}
+
+impl Mixture {
+    /// A mixture of sources with the given numbers of lanes, each a divisor of `lanes`.
+    ///
+    /// With `together`, all lanes take their row of a round from the same source.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if lanes, phases or weights do not fit.
+    pub fn new(seed: u64, lanes: u64, together: bool, source_lanes: Vec<u64>, phases: Vec<Phase>) -> Result<Self> {
+        let fits = |own: &u64| *own > 0 && lanes.is_multiple_of(*own);
+        if lanes == 0 || !source_lanes.iter().all(fits) {
+            let message = format!("the lanes of each source must divide lanes={lanes}, got {source_lanes:?}");
+            return Err(Error::Argument(message));
+        }
+        if phases.first().is_none_or(|phase| phase.round != 0)
+            || !phases.is_sorted_by(|one, next| one.round < next.round)
+            || phases.iter().any(|phase| phase.every == 0 || phase.weights.len() != source_lanes.len())
+        {
+            return Err(Error::Argument("phases must begin with round 0, follow one another and fit".to_owned()));
+        }
+        let mut words = Draws::new(seed, Purpose::Mixture, 0, 0, 0);
+        let offset = (u64::from(words.word()) | u64::from(words.word()) << 32) % POINTS;
+        let start = |lane| {
+            let place = if together { 0 } else { u128::from(spread(lane, lanes)) * u128::from(POINTS) };
+            ((place / u128::from(lanes)) as u64 + offset) % POINTS
+        };
+        let starts = (0..lanes).map(start).collect();
+        let mut even = vec![1];
+        even.extend(bases(lanes).into_iter().scan(1, |size, base| {
+            *size *= base;
+            Some(*size)
+        }));
+        let stretches = phases.into_iter().map(Stretch::new).collect::<Result<_>>()?;
+        Ok(Self { lanes, starts, even, offset, together, source_lanes, stretches, end: None })
+    }
+
+    /// N.
+    pub fn lanes(&self) -> u64 {
+        self.lanes
+    }
+
+    /// The number of sources.
+    pub fn len(&self) -> usize {
+        self.source_lanes.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.source_lanes.is_empty()
+    }
+
+    /// The lanes of a source.
+    pub fn source_lanes(&self, source: usize) -> u64 {
+        self.source_lanes[source]
+    }
+
+    /// The lane of a source that a lane of the mixture takes its rows from.
+    pub fn source_lane(&self, source: usize, lane: u64) -> u64 {
+        lane / (self.lanes / self.source_lanes[source])
+    }
+
+    /// The lanes of the mixture that take rows from a lane of a source.
+    pub fn takers(&self, source: usize, source_lane: u64) -> Range<u64> {
+        let each = self.lanes / self.source_lanes[source];
+        source_lane * each..(source_lane + 1) * each
+    }
+
+    /// The rows of the mixture; `None` for one without end.
+    pub fn rows(&self) -> Option<u64> {
+        self.end.map(|round| round * self.lanes)
+    }
+
+    /// The largest share of the rows that a source has in any phase from a round on, from 0 to 1.
+    pub fn largest_share(&self, source: usize, round: u64) -> f64 {
+        let later = self.stretches.iter().enumerate().filter(|(at, _)| self.until(*at) > round);
+        let share = |stretch: &Stretch| stretch.bounds[source + 1] - stretch.bounds[source];
+        later.map(|(_, stretch)| share(stretch)).max().unwrap_or(0) as f64 / POINTS as f64
+    }
+
+    /// The weights in a round.
+    pub fn weights(&self, round: u64) -> &[f64] {
+        &self.stretches[self.stretch_of(round)].phase.weights
+    }
+
+    /// The source of a row.
+    pub fn source(&self, row: u64) -> usize {
+        let round = row / self.lanes;
+        let stretch = &self.stretches[self.stretch_of(round)];
+        let start = self.starts[(row % self.lanes) as usize];
+        stretch.source(stretch.point(start, round - stretch.phase.round))
+    }
+
+    /// Which of some lanes take their row of a round from a source, in order.
+    pub fn takes(&self, source: usize, round: u64, lanes: Range<u64>) -> impl Iterator<Item = u64> {
+        let stretch = &self.stretches[self.stretch_of(round)];
+        let own = stretch.bounds[source]..stretch.bounds[source + 1];
+        let moved = stretch.point(0, round - stretch.phase.round);
+        lanes.filter(move |&lane| own.contains(&((self.starts[lane as usize] + moved) % POINTS)))
+    }
+
+    /// How many rows a lane of a source has given before a round.
+    pub fn given(&self, source: usize, source_lane: u64, round: u64) -> u64 {
+        let takers = self.takers(source, source_lane);
+        let lanes = takers.end - takers.start;
+        if self.together || !self.even.contains(&lanes) {
+            return takers.map(|lane| self.taken(source, lane..lane + 1, round)).sum();
+        }
+        self.taken(source, takers, round)
+    }
+
+    /// How many rows lanes that lie evenly on the circle have taken from a source before a round.
+    fn taken(&self, source: usize, lanes: Range<u64>, round: u64) -> u64 {
+        let before = self.stretches.iter().enumerate().take_while(|(_, stretch)| stretch.phase.round < round);
+        let taken = before.map(|(at, stretch)| {
+            let until = self.until(at).min(round);
+            let (rounds, every) = (until - stretch.phase.round, stretch.phase.every);
+            let whole = self.hits(stretch, source, &lanes, rounds / every) * every;
+            let rest = rounds % every;
+            whole + if rest > 0 { rest * self.takes(source, until - 1, lanes.clone()).count() as u64 } else { 0 }
+        });
+        taken.sum()
+    }
+
+    /// How often evenly lying lanes come to a source's interval in the first `draws` draws of a stretch.
+    ///
+    /// A point x of the endless line lies in the interval if floor((x + M - start) / M) is one more than
+    /// floor((x + M - end) / M). The lanes' points lie apart by M / m, so their sum is floor(m * (x + ...) / M) by Hermite's
+    /// identity, for the first of them.
+    fn hits(&self, stretch: &Stretch, source: usize, lanes: &Range<u64>, draws: u64) -> u64 {
+        let own = stretch.bounds[source]..stretch.bounds[source + 1];
+        if own.is_empty() {
+            return 0;
+        }
+        let (m, points) = (u128::from(lanes.end - lanes.start), u128::from(POINTS));
+        let place = if self.together { 0 } else { u128::from(spread(lanes.start, self.lanes)) };
+        let first = m * place * points / u128::from(self.lanes) + m * u128::from(stretch.point(self.offset, 0));
+        let sum =
+            |bound: u64| floor_sum(draws.into(), points, m * u128::from(MOVE), first + m * u128::from(POINTS - bound));
+        (sum(own.start) - sum(own.end)) as u64
+    }
+
+    /// How many rows a source has given before a round.
+    fn total(&self, source: usize, round: u64) -> u64 {
+        // All lanes lie evenly, and together they do as one does.
+        if self.together {
+            return self.taken(source, 0..1, round) * self.lanes;
+        }
+        self.taken(source, 0..self.lanes, round)
+    }
+
+    /// Whether a source gives a row in a round or later.
+    pub fn is_drawn(&self, source: usize, round: u64) -> bool {
+        let end = self.end.unwrap_or(MOST_ROUNDS);
+        round < end && self.total(source, end) > self.total(source, round)
+    }
+
+    /// How many of the first `row` rows each source has given.
+    pub fn counts(&self, row: u64) -> Vec<u64> {
+        let round = row / self.lanes;
+        let mut counts: Vec<u64> = (0..self.len()).map(|source| self.total(source, round)).collect();
+        for row in round * self.lanes..row {
+            counts[self.source(row)] += 1;
+        }
+        counts
+    }
+
+    /// Ends the mixture, or goes on without a source, at the first round in which a lane of a source has no row left.
+    /// `limits` are the rows that each source has; `None` for one without end.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there are too many rows to be counted.
+    pub fn limit(&mut self, limits: &[Option<u64>], exhausted: Exhausted) -> Result<()> {
+        let mut left: Vec<(usize, u64)> =
+            limits.iter().enumerate().filter_map(|(source, &rows)| Some((source, rows?))).collect();
+        let mut from = 0;
+        while let Some((round, source)) = self.first_short(&left, from) {
+            if exhausted == Exhausted::Stop {
+                self.end = Some(round);
+                return Ok(());
+            }
+            self.leave(source, round)?;
+            left.retain(|&(other, _)| other != source);
+            from = round;
+        }
+        Ok(())
+    }
+
+    /// The first round from `from` on in which a source is short of a row, and the first such source.
+    fn first_short(&self, limits: &[(usize, u64)], from: u64) -> Option<(u64, usize)> {
+        let mut found: Option<(u64, usize)> = None;
+        for &(source, rows) in limits {
+            let most = found.map_or(self.end.unwrap_or(MOST_ROUNDS), |(round, _)| round);
+            if most <= from || !self.is_short(source, rows, most - 1) {
+                continue;
+            }
+            // From one short round on all are.
+            let (mut low, mut high) = (from, from + 1);
+            while high < most && !self.is_short(source, rows, high - 1) {
+                (low, high) = (high, from + (high - from) * 2);
+            }
+            high = high.min(most) - 1;
+            while low < high {
+                let middle = low + (high - low) / 2;
+                if self.is_short(source, rows, middle) { high = middle } else { low = middle + 1 }
+            }
+            found = Some((high, source));
+        }
+        found
+    }
+
+    /// Whether a lane of a source with `rows` rows has too few for all that was taken up to a round's end.
+    fn is_short(&self, source: usize, rows: u64, round: u64) -> bool {
+        let lanes = self.source_lanes[source];
+        (0..lanes).any(|lane| self.given(source, lane, round + 1) > (rows + lanes - 1 - lane) / lanes)
+    }
+
+    /// Goes on without a source from a round on, up to where no other has a weight.
+    fn leave(&mut self, source: usize, round: u64) -> Result<()> {
+        let at = self.stretch_of(round);
+        let mut later = self.stretches.split_off(at);
+        if later[0].phase.round < round {
+            self.stretches.push(later[0].clone());
+            let first = &mut later[0].phase;
+            // A draw that decides several rounds is made anew for the rest of them.
+            first.draw += (round - first.round) / first.every;
+            first.round = round;
+        }
+        for Stretch { mut phase, bounds } in later {
+            let weight = std::mem::take(&mut phase.weights[source]);
+            if phase.weights.iter().all(|&weight| weight == 0.0) {
+                self.end = Some(phase.round);
+                if self.stretches.is_empty() {
+                    phase.weights[source] = weight;
+                    self.stretches.push(Stretch { phase, bounds });
+                }
+                return Ok(());
+            }
+            self.stretches.push(Stretch::new(phase)?);
+        }
+        Ok(())
+    }
+
+    fn stretch_of(&self, round: u64) -> usize {
+        self.stretches.partition_point(|stretch| stretch.phase.round <= round) - 1
+    }
+
+    /// The round before which a stretch ends.
+    fn until(&self, stretch: usize) -> u64 {
+        self.stretches.get(stretch + 1).map_or(u64::MAX, |next| next.phase.round)
+    }
+}
+
+impl Stretch {
+    fn new(phase: Phase) -> Result<Self> {
+        let shares = shares(&phase.weights)?;
+        let ends = shares.iter().scan(0, |end, share| {
+            *end += share;
+            Some(*end)
+        });
+        Ok(Self { bounds: std::iter::once(0).chain(ends).collect(), phase })
+    }
+
+    /// Where a lane that begins at `start` is after some rounds of the stretch.
+    fn point(&self, start: u64, rounds: u64) -> u64 {
+        let draw = self.phase.draw + rounds / self.phase.every;
+        ((u128::from(MOVE) * u128::from(draw) + u128::from(start)) % u128::from(POINTS)) as u64
+    }
+
+    fn source(&self, point: u64) -> usize {
+        self.bounds[1..].partition_point(|&end| end <= point)
+    }
+}
+
+/// The sum of floor((a * t + b) / m) for t from 0 to n - 1: by Euclid's algorithm in O(log m).
+fn floor_sum(mut n: u128, mut m: u128, mut a: u128, mut b: u128) -> u128 {
+    let mut sum = 0;
+    loop {
+        if a >= m {
+            sum += n * n.saturating_sub(1) / 2 * (a / m);
+            a %= m;
+        }
+        if b >= m {
+            sum += n * (b / m);
+            b %= m;
+        }
+        let most = a * n + b;
+        if most < m {
+            return sum;
+        }
+        (n, b) = (most / m, most % m);
+        (m, a) = (a, m);
+    }
+}
+
+/// The place of a lane among N places, so that neighbouring lanes lie far apart: its digits in reverse, where the
+/// lowest ones are to the odd prime factors of N, the largest first, and the others to 2. Aligned blocks of as many
+/// lanes as the product of the first few digits' bases lie at equal distances.
+fn spread(lane: u64, lanes: u64) -> u64 {
+    let (mut rest, mut unit, mut place) = (lane, lanes, 0);
+    for base in bases(lanes) {
+        unit /= base;
+        place += rest % base * unit;
+        rest /= base;
+    }
+    place
+}
+
+/// The prime factors of a number, the largest first.
+fn bases(number: u64) -> Vec<u64> {
+    let (mut rest, mut factors, mut factor) = (number, Vec::new(), 2);
+    while factor * factor <= rest {
+        while rest.is_multiple_of(factor) {
+            factors.push(factor);
+            rest /= factor;
+        }
+        factor += 1;
+    }
+    factors.extend((rest > 1).then_some(rest));
+    factors.reverse();
+    factors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn phase(round: u64, weights: &[f64]) -> Phase {
+        Phase { round, draw: round, every: 1, weights: weights.to_vec() }
+    }
+
+    fn mixture(seed: u64, lanes: u64, weights: &[f64]) -> Mixture {
+        Mixture::new(seed, lanes, false, vec![lanes; weights.len()], vec![phase(0, weights)]).unwrap()
+    }
+
+    /// Weights of which some are 0 and some far smaller than others.
+    fn any_weights(most: usize) -> impl Strategy<Value = Vec<f64>> {
+        let weight = prop_oneof![3 => 0.01..1.0_f64, 1 => Just(0.0), 1 => Just(1.0), 1 => 1e-9..1e-3_f64];
+        prop::collection::vec(weight, 1..most).prop_filter("one is positive", |all| all.iter().any(|&one| one > 0.0))
+    }
+
+    /// The rows of the first `rounds` rounds, source by source for each lane.
+    fn counted(mixture: &Mixture, rounds: u64) -> Vec<Vec<u64>> {
+        let mut counts = vec![vec![0; mixture.len()]; mixture.lanes() as usize];
+        for row in 0..rounds * mixture.lanes() {
+            counts[(row % mixture.lanes()) as usize][mixture.source(row)] += 1;
+        }
+        counts
+    }
+
+    proptest! {
+        #[test]
+        fn shares_are_whole_points_that_sum_to_all(weights in any_weights(40)) {
+            let shares = shares(&weights).unwrap();
+            prop_assert_eq!(shares.iter().sum::<u64>(), POINTS);
+            let total: f64 = weights.iter().sum();
+            for (&share, &weight) in shares.iter().zip(&weights) {
+                prop_assert!((share as f64 - weight / total * POINTS as f64).abs() < 2.0);
+                prop_assert!(weight > 0.0 || share == 0);
+            }
+        }
+
+        #[test]
+        fn each_round_is_within_one_row_of_the_weights_for_all_lanes_and_for_blocks_of_them(
+            lanes in 1_u64..100, weights in any_weights(9), seed: u64, round in 0_u64..1 << 39,
+        ) {
+            let mixture = mixture(seed, lanes, &weights);
+            let shares = shares(&weights).unwrap();
+            let mut block = 1;
+            for base in bases(lanes).into_iter().chain([1]) {
+                for first in (0..lanes).step_by(block as usize) {
+                    for (source, &share) in shares.iter().enumerate() {
+                        let rows = mixture.takes(source, round, first..first + block).count() as f64;
+                        let wanted = share as f64 / POINTS as f64 * block as f64;
+                        prop_assert!((rows - wanted).abs() < 1.0, "{rows} rows of {block} for {wanted}");
+                        prop_assert!(weights[source] > 0.0 || rows == 0.0);
+                    }
+                }
+                block *= base;
+            }
+        }
+
+        #[test]
+        fn counts_are_what_counting_gives(
+            parts in prop::sample::select(vec![(1_u64, 1_u64), (6, 1), (6, 2), (6, 3), (6, 6), (8, 4), (12, 2), (7, 1)]),
+            weights in prop::collection::vec(any_weights(4).prop_map(|mut all| { all.resize(4, 0.0); all }), 1..4),
+            lengths in prop::collection::vec((1_u64..30, 1_u64..4, 0_u64..50), 4),
+            together: bool, seed: u64, rest in 0_u64..5,
+        ) {
+            let (lanes, own) = parts;
+            let mut round = 0;
+            let phases: Vec<Phase> = weights.iter().zip(&lengths).map(|(weights, &(length, every, draw))| {
+                let phase = Phase { round, draw, every, weights: weights.clone() };
+                round += length;
+                phase
+            }).collect();
+            let mixture = Mixture::new(seed, lanes, together, vec![own; 4], phases).unwrap();
+            for rounds in [0, 1, round / 2, round + 20] {
+                let counts = counted(&mixture, rounds);
+                for (source, lane) in (0..4).flat_map(|source| (0..own).map(move |lane| (source, lane))) {
+                        let takers = mixture.takers(source, lane);
+                        prop_assert!(takers.clone().all(|taker| mixture.source_lane(source, taker) == lane));
+                        let wanted: u64 = takers.map(|taker| counts[taker as usize][source]).sum();
+                        prop_assert_eq!(mixture.given(source, lane, rounds), wanted);
+                }
+                let row = rounds * lanes + rest % lanes;
+                let mut wanted = vec![0; 4];
+                (0..row).for_each(|row| wanted[mixture.source(row)] += 1);
+                prop_assert_eq!(mixture.counts(row), wanted);
+            }
+            let last = mixture.weights(round).to_vec();
+            for (source, &share) in shares(&last).unwrap().iter().enumerate() {
+                prop_assert_eq!(mixture.is_drawn(source, round), share > 0);
+            }
+            if together {
+                for row in 0..round * lanes {
+                    prop_assert_eq!(mixture.source(row), mixture.source(row / lanes * lanes));
+                }
+            }
+        }
+
+        #[test]
+        fn sources_end_where_a_lane_is_short(
+            weights in prop::collection::vec(0.05..1.0_f64, 3), later in prop::collection::vec(0.05..1.0_f64, 3),
+            rows in prop::collection::vec(prop::option::of(0_u64..60), 3), change in 1_u64..20, seed: u64, stop: bool,
+        ) {
+            let own = vec![6, 3, 1];
+            let exhausted = if stop { Exhausted::Stop } else { Exhausted::Leave };
+            let phases = vec![phase(0, &weights), phase(change, &later)];
+            let whole = Mixture::new(seed, 6, false, own.clone(), phases).unwrap();
+            let mut mixture = whole.clone();
+            mixture.limit(&rows, exhausted).unwrap();
+            // Row by row: a source goes when a lane has taken all that it has.
+            let mut gone = vec![false; 3];
+            let mut given = own.iter().map(|&own| vec![0_u64; own as usize]).collect::<Vec<_>>();
+            let mut end = None;
+            'rounds: for round in 0..400 {
+                let drawn = loop {
+                    let weights = if round < change { &weights } else { &later };
+                    let left: Vec<f64> =
+                        weights.iter().zip(&gone).map(|(&weight, &gone)| if gone { 0.0 } else { weight }).collect();
+                    if gone.iter().all(|&gone| gone) {
+                        end = Some(round);
+                        break 'rounds;
+                    }
+                    let now = Mixture::new(seed, 6, false, own.clone(), vec![phase(0, &left)]).unwrap();
+                    let drawn: Vec<usize> = (0..6).map(|lane| now.source(round * 6 + lane)).collect();
+                    let mut after = given.clone();
+                    for (lane, &source) in drawn.iter().enumerate() {
+                        after[source][lane * own[source] as usize / 6] += 1;
+                    }
+                    let short = (0..3).find(|&source| rows[source].is_some_and(|rows| {
+                        let own = own[source] as usize;
+                        (0..own).any(|lane| after[source][lane] as usize > (rows as usize + own - 1 - lane) / own)
+                    }));
+                    match short {
+                        None => { given = after; break drawn; }
+                        Some(_) if stop => { end = Some(round); break 'rounds; }
+                        Some(source) => gone[source] = true,
+                    }
+                };
+                for (lane, source) in drawn.into_iter().enumerate() {
+                    prop_assert_eq!(mixture.source(round * 6 + lane as u64), source, "round {}", round);
+                }
+            }
+            prop_assert_eq!(mixture.rows(), end.map(|round| round * 6));
+        }
+
+        #[test]
+        fn lanes_are_spread_by_a_permutation(lanes in 1_u64..300) {
+            let mut places: Vec<u64> = (0..lanes).map(|lane| spread(lane, lanes)).collect();
+            places.sort_unstable();
+            prop_assert_eq!(places, (0..lanes).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn sums_agree_with_adding(n in 0_u128..60, m in 1_u128..50, a in 0_u128..200, b in 0_u128..200) {
+            prop_assert_eq!(floor_sum(n, m, a, b), (0..n).map(|t| (a * t + b) / m).sum::<u128>());
+        }
+    }
+
+    #[test]
+    fn lanes_stay_within_eight_rows_over_a_million_rounds() {
+        let powers = |count: i32, base: f64| (0..count).map(|power| base.powi(power)).collect::<Vec<_>>();
+        let many = [
+            vec![0.7, 0.3],
+            vec![0.001, 0.999],
+            vec![1.0; 3],
+            vec![1.0; 7],
+            vec![1.0; 300],
+            powers(20, 0.5),
+            powers(8, 0.61),
+            powers(300, 0.97),
+            (1..300).map(f64::from).collect(),
+        ];
+        for (seed, weights) in many.iter().enumerate() {
+            let (mixture, shares) = (mixture(seed as u64, 1, weights), shares(weights).unwrap());
+            let mut counts = vec![0_u64; weights.len()];
+            let off = |count: u64, share: u64, rounds: u64| {
+                (count as f64 - share as f64 / POINTS as f64 * rounds as f64).abs()
+            };
+            let mut most = 0.0_f64;
+            for round in 0..1_000_000 {
+                // Of a source that is not drawn the count is off the most before its next row.
+                let source = mixture.source(round);
+                most = most.max(off(counts[source], shares[source], round + 1));
+                counts[source] += 1;
+                most = most.max(off(counts[source], shares[source], round + 1));
+            }
+            assert_eq!(mixture.counts(1_000_000), counts);
+            assert!(most < 8.0, "{} sources: {most} rows", weights.len());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_mixed_is_refused() {
+        for weights in [vec![], vec![0.0], vec![-1.0, 2.0], vec![f64::NAN, 1.0], vec![f64::INFINITY, 1.0]] {
+            assert!(shares(&weights).is_err(), "{weights:?}");
+        }
+        assert!(shares(&[f64::MAX, f64::MAX]).is_ok());
+        assert!(shares(&[f64::MIN_POSITIVE / 4.0, 0.0]).is_ok());
+        let new = |lanes, own, phases| Mixture::new(0, lanes, false, own, phases);
+        assert!(new(4, vec![3], vec![phase(0, &[1.0])]).is_err());
+        assert!(new(0, vec![1], vec![phase(0, &[1.0])]).is_err());
+        assert!(new(1, vec![1], vec![phase(1, &[1.0])]).is_err());
+        assert!(new(1, vec![1], vec![]).is_err());
+        assert!(new(1, vec![1], vec![phase(0, &[1.0, 1.0])]).is_err());
+    }
+
+    #[test]
+    fn a_source_that_is_too_rare_is_never_drawn() {
+        let mixture = mixture(5, 4, &[1.0, 1e-20]);
+        assert_eq!(mixture.counts(1 << 38), [1 << 38, 0]);
+    }
+}

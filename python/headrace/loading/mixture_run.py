@@ -1,0 +1,293 @@
+"""From arguments and a loaded state to a run over a mixture: whose row comes when, and where it stands."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import gcd
+from typing import Any, Final
+
+import numpy as np
+
+from headrace import _core
+from headrace.dataset import PackedDataset
+from headrace.mixing import MixDataset
+from headrace.state import ORDER, SCHEMA
+
+from . import mixture_state as states
+from .counted import Position
+from .mixture_weights import Weighting, largest_shares, phases
+from .packed_run import position_of
+from .run_arguments import RunArguments, RunResources, choose
+from .schedule import check_divides
+
+__all__ = ["Run", "on_other_ranks", "start", "with_steps"]
+
+_WINDOW_TOKENS: Final = 64 << 20
+"""Tokens that the default windows of all sources hold together at least, on average."""
+
+_WINDOW_TOKENS_PER_LANE: Final = 256 << 10
+"""And this many for each lane of the mixture."""
+
+_COUNTED_ON: Final = 1 << 16
+"""Rows that are counted one by one rather than from the run's beginning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A source of a mixture, as the run has it."""
+
+    name: str
+    dataset: PackedDataset | None
+    """None once the source was taken out of the mixture."""
+    lanes: int
+    window: int
+    limit: int | None
+    """Rows after which it is exhausted; None if it never is."""
+    core: _core.Run | None
+    """None if it has no token, or was taken out."""
+    fixed: Mapping[str, Any] = field(repr=False)
+    """What a state says of its data."""
+
+    def cut(self) -> float:
+        """The share of documents that a lane's end cuts, at most."""
+        if self.core is None or self.dataset is None:
+            return 0.0
+        return min(1.0, self.core.windows * (self.lanes - 1) / max(1, self.dataset.rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A mixture in its order, and what a state of it says beside the position."""
+
+    core: _core.Mixture
+    dataset: MixDataset
+    parts: tuple[Part, ...]
+    """By their number in batches: those of the dataset, and others that were taken out."""
+    world_size: int
+    rank: int
+    lanes: int
+    weights: tuple[Weighting, ...]
+    """Which weights hold from which round on: a past that was changed by hand stays."""
+    fixed: Mapping[str, Any] = field(repr=False)
+    """The part of a state that does not change during a run."""
+    _counted: list[tuple[int, tuple[int, ...]]] = field(default_factory=list[tuple[int, tuple[int, ...]]], repr=False)
+    """Rows that were counted last, and how many of them each source gave; replaced as a whole."""
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """The rank, and the number of ranks."""
+        return self.rank, self.world_size
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens of a row, an overlap's once."""
+        return next(iter(self.dataset.packed.values())).packing.seq_len
+
+    def at(self, position: Position, step: int) -> Position:
+        """Another step of the run."""
+        return position.at(step)
+
+    def end(self, position: Position) -> int | None:
+        """Steps of the run; None for one without end."""
+        return None if self.core.rows is None else position.steps.whole(self.core.rows)
+
+    def stop(self, position: Position, epoch: int) -> int | None:
+        """The step after the last one of an epoch; None for one without end. There is one epoch."""
+        return self.end(position) if epoch == 0 else position.step
+
+    def check_row(self, row: int) -> None:
+        """Raises ValueError if a row is beyond counting."""
+        if row // self.lanes >= _core.Mixture.MOST_ROUNDS:
+            raise ValueError(f"row {row} lies beyond the {_core.Mixture.MOST_ROUNDS} rounds that can be counted")
+        for part in self.parts:
+            if part.core is not None:
+                part.core.check_row(row)
+
+    def engine(self, position: Position, resources: RunResources, spill: str) -> _core.Engine:
+        """What prepares the batches from a position on."""
+        return _core.Engine.mixed(
+            self.core,
+            [part.core for part in self.parts],
+            position.steps,
+            world=self.world_size,
+            rank=self.rank,
+            start=position.step,
+            skip=list(position.skipped),
+            workers=resources.workers,
+            memory=resources.memory,
+            prefetch=resources.prefetch,
+            spill=spill,
+        )
+
+    def given(self, row: int) -> tuple[int, ...]:
+        """How many of the first `row` rows each source gave."""
+        last, counts = self._counted[0] if self._counted else (0, (0,) * len(self.parts))
+        if last <= row <= last + _COUNTED_ON:
+            sources = np.frombuffer(memoryview(self.core.sources(last, row)), dtype=np.uint32)
+            more = np.bincount(sources, minlength=len(self.parts))
+            counts = tuple(int(one) for one in more + np.array(counts, dtype=np.int64))
+        else:
+            counts = tuple(self.core.counts(row))
+        self._counted[:] = [(row, counts)]
+        return counts
+
+    def progress(self, row: int) -> list[dict[str, Any]]:
+        """What each source gave up to a row: ``rows``, ``tokens`` and in which ``epoch`` it is."""
+        progress: list[dict[str, Any]] = []
+        for part, rows in zip(self.parts, self.given(row), strict=True):
+            tokens = rows * self.seq_len
+            progress.append({"rows": rows, "tokens": tokens, "epoch": tokens // max(1, part.fixed["weight"])})
+        return progress
+
+    def state(self, position: Position) -> dict[str, Any]:
+        """The state at a position, as plain JSON types."""
+        sources = [
+            dict(part.fixed) | {"lanes": part.lanes, "window": part.window, "limit": part.limit, "given": given}
+            for part, given in zip(self.parts, self.progress(position.row), strict=True)
+        ]
+        weights = [weighting.state() for weighting in self.weights]
+        pipeline = states.pipeline(self.dataset) | {"weights": weights}
+        return dict(self.fixed) | position.state() | {"pipeline": pipeline, "sources": sources}
+
+
+def start(
+    dataset: MixDataset, given: RunArguments, world_size: int, rank: int, state: Mapping[str, Any] | None
+) -> tuple[Run, Position]:
+    """The run that arguments and a state that fits the dataset describe, and where it stands.
+
+    Raises:
+        ValueError: if something is missing, or does not fit the data or the number of ranks.
+        StateMismatch: if an argument contradicts the state.
+    """
+    position = position_of(given, world_size, state)
+    batches = position.batches_to_come()
+    for batch in batches:
+        check_divides(batch, world_size)
+    lanes = choose("lanes", given.lanes, state, gcd(*batches))
+    seed = choose("seed", given.seed, state, 0)
+    shuffle = choose("shuffle", given.shuffle, state, True)
+    fixed: dict[str, Any] = {
+        "schema": SCHEMA,
+        "order": ORDER,
+        "kind": "mixture",
+        "seed": seed,
+        "shuffle": shuffle,
+        "lanes": lanes,
+    }
+    saved = {entry["name"]: entry for entry in state["sources"]} if state is not None else {}
+    names = list(dict.fromkeys([*saved, *dataset.names]))
+    weights = (
+        (Weighting(0, dataset.weights),)
+        if state is None
+        else tuple(Weighting.load(entry) for entry in state["pipeline"]["weights"])
+    )
+    shares = largest_shares(weights[-1], names)
+    parts = tuple(
+        _part(dataset, name, fixed, given, share, saved.get(name)) for name, share in zip(names, shares, strict=True)
+    )
+    run = _run(dataset, parts, (world_size, rank), weights, fixed, position)
+    if state is not None:
+        states.check_counts(state, run.progress(position.row))
+    return run, position
+
+
+def with_steps(run: Run, position: Position) -> Run:
+    """The same run, where batch sizes have changed: what follows steps changes with them.
+
+    Raises:
+        ValueError: if a batch is too large for the data, or does not go with the lanes.
+    """
+    return _run(run.dataset, run.parts, (run.world_size, run.rank), run.weights, run.fixed, position)
+
+
+def on_other_ranks(
+    given: RunArguments, run: Run, position: Position, world_size: int, rank: int
+) -> tuple[Run, Position]:
+    """The same run at the same place, when the ranks have changed under it.
+
+    Raises:
+        ValueError: if the new number of ranks does not divide a batch.
+    """
+    moved, restarted = start(run.dataset, given, world_size, rank, run.state(position))
+    if given.batch_size is not None:
+        return moved, restarted
+    for batch in position.batches_to_come():
+        check_divides(batch, world_size)
+    return with_steps(moved, position), position
+
+
+def _run(
+    dataset: MixDataset,
+    parts: tuple[Part, ...],
+    ranks: tuple[int, int],
+    weights: tuple[Weighting, ...],
+    fixed: Mapping[str, Any],
+    position: Position,
+) -> Run:
+    lanes: int = fixed["lanes"]
+    names = [part.name for part in parts]
+    seq_len = next(iter(dataset.packed.values())).packing.seq_len
+    core = _core.Mixture(
+        seed=fixed["seed"],
+        lanes=lanes,
+        together=dataset.per_batch,
+        source_lanes=[part.lanes for part in parts],
+        phases=phases(weights, names, position.steps, lanes, seq_len, per_batch=dataset.per_batch),
+        limits=[part.limit for part in parts],
+        stop=dataset.on_exhausted == "stop",
+    )
+    run = Run(core, dataset, parts, *ranks, lanes, weights, fixed)
+    if core.rows is not None and core.rows < position.steps.batch_of(0):
+        short = ", ".join(f"{part.name!r} {part.limit}" for part in parts if part.limit is not None)
+        raise ValueError(
+            f"too little data: the mixture ends after {core.rows} rows; a global batch needs "
+            f"{position.steps.batch_of(0)}; rows of the sources: {short}\n"
+            "hint: a smaller global batch size or seq_len, or other weights, max_epochs or on_exhausted"
+        )
+    run.check_row(position.row)
+    return run
+
+
+def _part(
+    dataset: MixDataset,
+    name: str,
+    fixed: Mapping[str, Any],
+    given: RunArguments,
+    share: int,
+    saved: Mapping[str, Any] | None,
+) -> Part:
+    """A source in its order: as it was saved, or as its defaults are."""
+    data = dataset.packed.get(name)
+    if data is None:
+        if saved is None:
+            raise AssertionError(f"source {name!r} is neither in the dataset nor in the state")
+        kept = {key: saved[key] for key in states.SOURCE}
+        lanes, window, limit = saved["lanes"], saved["window"], saved["limit"]
+        return Part(name=name, dataset=None, lanes=lanes, window=window, limit=limit, core=None, fixed=kept)
+    chunks = data.core.row_group_count
+    if saved is not None and saved["lanes"] is not None:
+        lanes, window = saved["lanes"], saved["window"]
+    else:
+        tokens = max(_WINDOW_TOKENS, fixed["lanes"] * _WINDOW_TOKENS_PER_LANE) * share >> 48
+        window = given.window or min(max(1, -(-tokens * chunks // max(1, data.weight))), max(1, chunks))
+        lanes = _core.default_lanes(fixed["lanes"], data.rows, chunks, window) if fixed["shuffle"] else 1
+    passes, packing = dataset.passes(name), data.packing
+    core = data.weight and _core.Run(
+        data.core,
+        packing.column,
+        seed=fixed["seed"],
+        shuffle=fixed["shuffle"],
+        lanes=lanes,
+        window=window,
+        seq_len=packing.seq_len,
+        overlap=packing.overlap,
+        bos_id=packing.bos_id,
+        eos_id=packing.eos_id,
+        boundaries=packing.boundaries,
+        wide=packing.wide,
+        pad_id=packing.pad_id,
+        epochs=passes,
+        pad=False,
+    )
+    limit = core.row_count if core else 0
+    kept = states.described(name, data)
+    return Part(name=name, dataset=data, lanes=lanes, window=window, limit=limit, core=core or None, fixed=kept)

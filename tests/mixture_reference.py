@@ -1,0 +1,157 @@
+"""A second, slow implementation of mixtures, written from the section "Mixtures" of `docs/order.md` alone.
+
+It draws every row from the beginning and counts what it has drawn, where the real implementation computes.
+"""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import islice
+from math import ceil, floor, fsum, isqrt
+from typing import Literal, NamedTuple
+
+from reference import ORDER_VERSION, chacha8_words
+
+BEGINNINGS_OF_LANES = 4
+M = 2**48
+A = (isqrt(5 * M * M) - M) // 2 | 1
+
+
+def points(weights: Sequence[float]) -> list[int]:
+    """How many points of the circle each source has."""
+    parts = [floor(Fraction(weight / max(weights)) * 2**62) for weight in weights]
+    exact = [Fraction(part * M, sum(parts)) for part in parts]
+    whole = [floor(part) for part in exact]
+    by_remainder = sorted(range(len(parts)), key=lambda source: (whole[source] - exact[source], source))
+    for source in by_remainder[: M - sum(whole)]:
+        whole[source] += 1
+    return whole
+
+
+def spread(lane: int, lanes: int) -> int:
+    """The place of a lane on the circle, in parts of 1 / lanes."""
+    factors = [p for p in range(2, lanes + 1) if all(p % q for q in range(2, p))]
+    bases = [p for p in reversed(factors) for power in range(1, 64) if lanes % p**power == 0]
+    place, unit = 0, lanes
+    for base in bases:
+        unit //= base
+        lane, digit = divmod(lane, base)
+        place += digit * unit
+    return place
+
+
+def offset(seed: int) -> int:
+    """Where the lanes begin, beside their place."""
+    key = b"".join(
+        number.to_bytes(size, "little")
+        for number, size in ((seed, 8), (ORDER_VERSION, 4), (BEGINNINGS_OF_LANES, 4), (0, 8), (0, 8))
+    )
+    low, high = islice(chacha8_words(key, 0), 2)
+    return (low + 2**32 * high) % M
+
+
+def linear(begin: int, first: Sequence[float], end: int, last: Sequence[float]) -> dict[int, list[float]]:
+    """The pieces of a linear change between two points."""
+
+    def even(weights: Sequence[float]) -> list[float]:
+        scaled = [weight / max(weights) for weight in weights]
+        return [weight / fsum(scaled) for weight in scaled]
+
+    count = min(256, end - begin)
+    return {
+        begin + ceil(Fraction(k * (end - begin), count)): [
+            a + (b - a) * ((2 * k + 1) / (2 * count)) for a, b in zip(even(first), even(last), strict=True)
+        ]
+        for k in range(count)
+    }
+
+
+class Drawn(NamedTuple):
+    """A row of a mixture: its source, and which of that one's rows it is."""
+
+    source: int
+    row: int
+
+
+class MixtureReference:
+    """The rows of a mixture.
+
+    Args:
+        seed: of the run.
+        lanes: N.
+        source_lanes: n_s.
+        weights: from which round on which hold.
+        limits: the rows that each source has; None for no end.
+        exhausted: what becomes of the mixture when a source has no row for a lane.
+        draws: for batches of one source the step that each round belongs to.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        lanes: int,
+        source_lanes: Sequence[int],
+        weights: Mapping[int, Sequence[float]],
+        limits: Sequence[int | None] | None = None,
+        exhausted: Literal["stop", "drop"] = "drop",
+        draws: Sequence[int] | None = None,
+    ) -> None:
+        self.lanes = lanes
+        self.source_lanes = source_lanes
+        self.weights = weights
+        self.limits = limits or [None] * len(source_lanes)
+        self.exhausted = exhausted
+        self.draws = draws
+        self._offset = offset(seed)
+        self._gone: set[int] = set()
+        self._given = [[0] * own for own in source_lanes]
+        self.rows: list[Drawn] = []
+        self.ended = False
+
+    def up_to(self, row: int) -> list[Drawn]:
+        """The rows before one, fewer if the mixture ends."""
+        while len(self.rows) < row and not self.ended:
+            self._draw(len(self.rows) // self.lanes)
+        return self.rows[:row]
+
+    def _draw(self, t: int) -> None:
+        weights = self.weights[max(begin for begin in self.weights if begin <= t)]
+        while True:
+            left = [0.0 if source in self._gone else weight for source, weight in enumerate(weights)]
+            if not any(left):
+                self.ended = True
+                return
+            sources = [self._source(points(left), self._point(t, lane)) for lane in range(self.lanes)]
+            drawn, given = self._number(sources)
+            short = [s for s in range(len(given)) if any(self._is_short(s, j, n) for j, n in enumerate(given[s]))]
+            if not short:
+                break
+            if self.exhausted == "stop":
+                self.ended = True
+                return
+            self._gone.add(short[0])
+        self.rows += drawn
+        self._given = given
+
+    def _point(self, t: int, lane: int) -> int:
+        if self.draws is not None:
+            return (self._offset + A * self.draws[t]) % M
+        return (spread(lane, self.lanes) * M // self.lanes + self._offset + A * t) % M
+
+    def _source(self, shares: Sequence[int], point: int) -> int:
+        return next(source for source in range(len(shares)) if point < sum(shares[: source + 1]))
+
+    def _number(self, sources: Sequence[int]) -> tuple[list[Drawn], list[list[int]]]:
+        """The rows of a round, and how many each lane of each source has given after it."""
+        given = [list(lanes) for lanes in self._given]
+        drawn: list[Drawn] = []
+        for lane, source in enumerate(sources):
+            own = self.source_lanes[source]
+            j = lane // (self.lanes // own)
+            drawn.append(Drawn(source, given[source][j] * own + j))
+            given[source][j] += 1
+        return drawn, given
+
+    def _is_short(self, source: int, lane: int, given: int) -> bool:
+        limit = self.limits[source]
+        return limit is not None and given > len(range(lane, limit, self.source_lanes[source]))
