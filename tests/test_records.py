@@ -395,6 +395,31 @@ def test_a_batch_may_be_written_and_kept(stream):
     assert np.array_equal(kept[0], copies[0] + 1)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_that_are_read_together_are_those_that_are_read_alone(tmp_path, workers):
+    numbers = np.arange(4000, dtype="<u4")
+    numbers[1234] = 3_000_000_000
+    numbers.tofile(tmp_path / "a.bin")
+    data = hr.open(tmp_path / "a.bin", stored_dtype="uint32").sequences(10, dtype="int32")
+    given: list[list[int]] = []
+    kept: list[np.ndarray] = []
+    loader = hr.DataLoader(data, batch_size=4, shuffle=False, num_workers=workers, epochs=1)
+    batches = iter(loader)
+    while len(given) < 30:
+        batch = next(batches)
+        given.append(batch["tokens"].ravel().tolist())
+        kept.append(batch["tokens"])
+    assert 1 < len({id(tokens.base) for tokens in kept}) < 30
+    with pytest.raises(DataError, match="found 3000000000 at byte 4936") as caught:
+        next(batches)
+    assert "batch 30 of this iterator" in caught.value.__notes__
+    assert any("sample 123 " in note for note in caught.value.__notes__)
+    assert loader.step == 31
+    for batch in batches:
+        given.append(batch["tokens"].ravel().tolist())
+    assert [number for row in given for number in row] == [*range(1200), *range(1240, 4000)]
+
+
 def test_documents_are_samples_of_their_own_lengths(tmp_path):
     with hr.DocumentWriter(tmp_path / "d", "uint16", meta=[("id", "<i8")]) as writer:
         for number in range(50):

@@ -21,10 +21,11 @@ def resolve_rank(rank: SupportsIndex | None, world_size: SupportsIndex | None) -
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return _checked(int(distributed.get_rank()), int(distributed.get_world_size()), "torch.distributed")
-    if ("RANK" in os.environ) != ("WORLD_SIZE" in os.environ):
-        found, missing = ("RANK", "WORLD_SIZE") if "RANK" in os.environ else ("WORLD_SIZE", "RANK")
+    has_rank, has_size = "RANK" in os.environ, "WORLD_SIZE" in os.environ
+    if has_rank != has_size:
+        found, missing = ("RANK", "WORLD_SIZE") if has_rank else ("WORLD_SIZE", "RANK")
         raise ValueError(f"the environment has {found} and not {missing}: they go together")
-    if "RANK" in os.environ:
+    if has_rank:
         return _checked(_from_environment("RANK"), _from_environment("WORLD_SIZE"), "environment variables")
     return 0, 1
 

@@ -13,7 +13,7 @@ from headrace.samples.pipeline import Fetched, OnError, Pipeline, Skip
 from .collate import default_collate, registered
 from .items import Helpers
 
-__all__ = ["Made", "Maker", "Task"]
+__all__ = ["Broken", "Made", "Maker", "Task"]
 
 _Ints = npt.NDArray[np.int64]
 
@@ -44,6 +44,13 @@ class Made(NamedTuple):
     skipped: list[Skip]
     kept: list[int] | None
     """Which of the task's samples are in the batch; None for all."""
+
+
+class Broken(NamedTuple):
+    """In place of a batch that could not be made among others."""
+
+    step: int
+    error: BaseException
 
 
 class Maker:
@@ -96,6 +103,39 @@ class Maker:
         if self._dtypes is not None and count:
             batch = self._typed(cast("dict[str, Any]", batch))
         return Made(task.step, batch, count, fetched.dropped, fetched.skipped, fetched.kept)
+
+    @property
+    def reads_together(self) -> bool:
+        """Whether the batches of several tasks cost less when they are read at once: where any item is as cheap to
+        read as the next, and nothing is done to it.
+        """  # noqa: D205
+        return self._dtypes is not None and all(origin.source.random_access for origin in self.pipeline.origins)
+
+    def together(self, tasks: Sequence[Task]) -> list[Made | Broken]:
+        """The batches of several tasks, for a maker that `reads_together`: parts of the same arrays.
+
+        Raises:
+            StoreError: if the store does not answer.
+        """
+        several = len(tasks) > 1 and all(len(task.positions) for task in tasks)
+        columns = self._columns(np.concatenate([task.positions for task in tasks])) if several else None
+        if columns is None:
+            # One of them may be damaged, or has nothing to read.
+            return [self._alone(task) for task in tasks]
+        ends = np.cumsum([len(task.positions) for task in tasks]).tolist()
+        made: list[Made | Broken] = []
+        for task, begin, end in zip(tasks, [0, *ends], ends, strict=False):
+            batch = {name: values[begin:end] for name, values in columns.items()}
+            made.append(Made(task.step, self._typed(batch), end - begin, 0, [], None))
+        return made
+
+    def _alone(self, task: Task) -> Made | Broken:
+        try:
+            return self(task)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return Broken(task.step, error)
 
     def read(self, positions: Sequence[int]) -> None:
         """Makes some samples of the first epoch, and forgets them: for measuring."""

@@ -6,18 +6,28 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from headrace.samples.pipeline import OnError
 
 from . import sample_run as runs
 from .choose import Choice, choose
 from .fetch import pin
-from .make import Made, Maker, Task
-from .pool import NotReady, OrderedResults, Pool
+from .make import Broken, Made, Maker, Task
+from .pool import NotReady, OrderedResults, Pool, add_note, as_raised
 from .prefetch import Prefetcher, View
 from .processes import Processes
 from .run_arguments import RunResources
 
 __all__ = ["Feed", "Resources", "Workers"]
+
+_Make = Callable[[list[Task]], list[Made | Broken]]
+
+_TOGETHER = 8
+"""Batches that are made at once, at most."""
+
+_TOGETHER_BYTES = 2 << 20
+"""Of these, about: so much stays in memory as long as one of them is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +80,13 @@ class Workers:
                 if resources.worker_type != "auto":
                     raise
                 self.choice = Choice("thread", f"it cannot be pickled to processes: {error}")
-        make = processes or self.maker
+        self.together = processes is None and self.maker.reads_together
+        """Whether several batches are made at once."""
+        make = self.maker.together if self.together else _one_by_one(processes or self.maker)
         if resources.pin_memory:
             make = _pinned(make)
         if processes is None:
-            self.pool: Pool[Task, Made] = Pool(make, count, init=resources.init)
+            self.pool: Pool[list[Task], list[Made | Broken]] = Pool(make, count, init=resources.init)
         else:
             self.pool = Pool(
                 make, processes.threads, init=processes.begin, end=processes.end, interrupt=processes.close
@@ -115,10 +127,13 @@ class Workers:
         )
 
 
-def _pinned(make: Callable[[Task], Made]) -> Callable[[Task], Made]:
-    def pinned(task: Task) -> Made:
-        made = make(task)
-        return made._replace(batch=pin(made.batch))
+def _one_by_one(make: Callable[[Task], Made]) -> _Make:
+    return lambda tasks: [make(task) for task in tasks]
+
+
+def _pinned(make: _Make) -> _Make:
+    def pinned(tasks: list[Task]) -> list[Made | Broken]:
+        return [made._replace(batch=pin(made.batch)) if isinstance(made, Made) else made for made in make(tasks)]
 
     return pinned
 
@@ -128,45 +143,70 @@ class Feed:
 
     def __init__(self, run: runs.Run, position: runs.Position, workers: Workers) -> None:
         self.epoch = position.row // run.size
-        self._tasks: deque[Task] = deque()
-        """Those that were drawn and whose batches were not given."""
+        self._tasks: deque[tuple[Task, runs.Position]] = deque()
+        """Those that were drawn and whose batches were not given, each with the place after it."""
+        self._made: deque[Made | Broken] = deque()
+        """Those of a list of tasks that were not given yet."""
+        self._together = workers.together
+        self._most = 1
+        """Batches that are made at once."""
+        self._number = 0
+        """Of the next batch."""
         self._view = View(run.pipeline, run.order, run.rank, run.world_size)
         self._ahead = Prefetcher(run.pipeline, workers.maker.cache, workers.in_use, threads=workers.read_ahead)
-        self._results: OrderedResults[Task, Made] = workers.pool.run(
-            self._draw(run, position), ahead=workers.ahead, label=lambda number: f"batch {number} of this iterator"
+        self._results: OrderedResults[list[Task], list[Made | Broken]] = workers.pool.run(
+            self._draw(run, position), ahead=workers.ahead
         )
 
-    def next(self, timeout: float | None) -> tuple[Task, Made]:
-        """The next task and its batch.
+    def next(self, timeout: float | None) -> tuple[Task, Made, runs.Position]:
+        """The next task, its batch, and the place after it.
 
         Raises:
             StopIteration: after the last one.
             Exception: in place of a batch that could not be made.
         """
+        number, self._number = self._number, self._number + 1
         try:
-            made = self._results.next(timeout)
+            if not self._made:
+                self._made.extend(self._results.next(timeout))
+            made = self._made.popleft()
+            if isinstance(made, Broken):
+                raise as_raised(made.error)
         except (NotReady, KeyboardInterrupt):
+            self._number = number
             raise
-        except BaseException:
+        except StopIteration:
+            raise
+        except BaseException as error:
+            add_note(error, f"batch {number} of this iterator")
             if self._tasks:
                 self._tasks.popleft()
             raise
-        task = self._tasks.popleft()
+        task, after = self._tasks.popleft()
+        if self._together and made.samples:
+            size = sum(values.nbytes for values in made.batch.values() if isinstance(values, np.ndarray))
+            self._most = max(1, min(_TOGETHER, _TOGETHER_BYTES // max(1, size)))
         self._ahead.reach(self._view, task.begin)
-        return task, made
+        return task, made, after
 
     def close(self) -> None:
         """Leaves what was begun."""
         self._results.close()
         self._ahead.close()
 
-    def _draw(self, run: runs.Run, position: runs.Position) -> Iterator[Task]:
+    def _draw(self, run: runs.Run, position: runs.Position) -> Iterator[list[Task]]:
         epoch = position.row // run.size
+        tasks: list[Task] = []
         while position.row // run.size == epoch:
             rows = run.rows_of_rank(position.row, position.batch, run.rank)
             task = Task(position.step, epoch, position.row, rows, run.positions(rows))
-            self._tasks.append(task)
-            yield task
             position = run.after(position)
             if position.skipped:
                 position = run.at(position, position.skipped.first_left(position.step))
+            self._tasks.append((task, position))
+            tasks.append(task)
+            if len(tasks) >= self._most:
+                yield tasks
+                tasks = []
+        if tasks:
+            yield tasks

@@ -195,7 +195,7 @@ class Run:
         step = position.step + 1
         if any(segment[0] == step for segment in position.segments):
             row = self.row_of(position, step)
-        return replace(position, step=step, row=row)
+        return Position(step, row, position.segments, position.skipped)
 
     def before(self, position: Position, epoch: int) -> Position:
         """A place that is not behind the start of an epoch, for `first_step`."""

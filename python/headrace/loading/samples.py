@@ -214,8 +214,8 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
                 # Ctrl-C came between a batch and the note that it was given.
                 self.close()
                 continue
-            task, made = given
-            after = self._stand(run, run.after(position))
+            task, made, after = given
+            after = self._stand(run, after)
             self._count(made)
             if not made.samples and not run.allow_empty:
                 if run.world_size == 1:
