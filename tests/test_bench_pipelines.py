@@ -21,9 +21,9 @@ def test_a_trial_measures_every_pipeline(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "found.json").read_text())
     assert set(found["results"]) == {"tokenizers", "concat", "best_fit", "pad", "truncate"}
     assert all(result["rate"] > 0 and result["cpu_ns"] > 0 for result in found["results"].values())
-    assert found["results"]["concat"]["padding"] == 0
-    assert found["results"]["best_fit"]["padding"] < found["results"]["pad"]["padding"]
-    # The aim of padding is missed by so few documents, or met.
+    assert found["results"]["pad"]["padding"] > 0.2
+    assert found["results"]["best_fit"]["padding"] < found["results"]["pad"]["padding"] / 4
+    # With sixty lengths of documents alone the aim of padding may be missed.
     assert run.returncode == int(found["results"]["best_fit"]["padding"] > 0.01), run.stderr
     assert "of tokenizers, aim 0.9" in run.stdout
     assert f"State of {worker.STATE_LANES:,} lanes, best_fit" in run.stdout

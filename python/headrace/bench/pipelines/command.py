@@ -49,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             do = "tokenizers" if name == "tokenizers" else "load"
             found[name].append(_run(do, folder, arguments.workers, mode=name, tokens=tokens))
     results = {name: _median(rounds) for name, rounds in found.items()}
+    for mode in MODES[1:]:
+        results[mode] |= _run("padding", folder, arguments.workers, mode=mode)
     states = {mode: _run("state", folder, arguments.workers, mode=mode) for mode in ("concat", "best_fit")}
     print(
         f"{platform.machine()}, {os.cpu_count()} CPUs, {arguments.workers} workers, Python "
@@ -91,14 +93,11 @@ def _run(do: str, folder: Path, workers: int, **more: Any) -> dict[str, Any]:
 
 
 def _median(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    found = {
+    return {
         "rate": statistics.median(one["tokens"] / one["seconds"] for one in rounds),
         "cpu_ns": statistics.median(one["cpu_seconds"] / one["tokens"] * 1e9 for one in rounds),
         "cores": statistics.median(one["cpu_seconds"] / one["seconds"] for one in rounds),
     }
-    if "padding" in rounds[0]:
-        found["padding"] = statistics.median(one["padding"] for one in rounds)
-    return found
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -7,11 +7,15 @@ any time.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
+import zlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -26,6 +30,7 @@ __all__ = ["STATE_LANES", "load", "main", "save"]
 SEQ_LEN = 2048
 ROWS = 32
 """In a batch, one a lane."""
+PADDED_STEPS = 128
 STATE_LANES = 4096
 
 Mode = Literal["concat", "best_fit", "pad", "truncate"]
@@ -45,6 +50,8 @@ def main(file: Path) -> None:
             result = encode(folder, workers)
         case "state":
             result = save(folder, task["mode"])
+        case "padding":
+            result = pad(folder, task["mode"])
         case _:
             result = load(folder, task["mode"], workers, task["tokens"])
     file.with_suffix(".result").write_text(json.dumps(result))
@@ -75,8 +82,17 @@ def load(folder: Path, mode: str, workers: int, tokens: int) -> dict[str, Any]:
         "seconds": seconds,
         "cpu_seconds": used,
         "tokens": after["tokens"] - before["tokens"],
-        "padding": after["padding"] / (after["padding"] + after["tokens"]),
     }
+
+
+def pad(folder: Path, mode: str) -> dict[str, Any]:
+    """How much of rows is padding, with documents as long as those of the web."""
+    data = headrace.open(folder / text.LINES).map(_web).pack(SEQ_LEN, mode=cast("Mode", mode))
+    loader = headrace.DataLoader(data, global_batch_size=ROWS)
+    for _ in islice(iter(loader), PADDED_STEPS):
+        pass
+    stats = loader.stats()
+    return {"padding": stats["padding"] / (stats["padding"] + stats["tokens"])}
 
 
 def _until(loader: headrace.DataLoader, batches: Iterator[Any], tokens: int) -> dict[str, Any]:
@@ -103,6 +119,12 @@ def rows(folder: Path, mode: str) -> Any:
     """The pipeline."""
     data = headrace.open(folder / text.LINES).tokenize(folder / text.TOKENIZER, eos=True)
     return data.pack(SEQ_LEN, mode=cast("Mode", mode))
+
+
+def _web(document: dict[str, str]) -> dict[str, Any]:
+    """As many tokens as a log-normal distribution with a median of 400 has it."""
+    share = (zlib.crc32(document["id"].encode()) + 0.5) / 2**32
+    return {"tokens": np.zeros(max(1, round(400 * math.exp(NormalDist().inv_cdf(share)))), dtype=np.int32)}
 
 
 def _short(document: dict[str, str]) -> dict[str, Any]:
