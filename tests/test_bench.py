@@ -51,7 +51,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
     """Table and JSON of a run with two loaders that are here and one that is not."""
     folder = tmp_path_factory.mktemp("bench")
     sizes = ["--tokens", "0.5", "--rounds", "1"]
-    done = bench("tokens", folder, "--loaders", "headrace,memmap,mosaic", *sizes, "--json", folder / "out.json")
+    done = bench(
+        "tokens", folder, "--loaders", "headrace,headrace-mix,memmap,mosaic", *sizes, "--json", folder / "out.json"
+    )
     return done.stdout, json.loads((folder / "out.json").read_text())
 
 
@@ -59,7 +61,7 @@ def test_the_json_has_all_that_is_measured(run: tuple[str, dict[str, Any]]) -> N
     found = run[1]
     assert found["data"]["tokens"] > 400_000
     assert found["job"] == {"seq_len": 2048, "batch": 32, "seed": 0}
-    for name in ("headrace", "memmap"):
+    for name in ("headrace", "headrace-mix", "memmap"):
         loader = found["loaders"][name]
         assert loader.keys() == FIELDS
         assert loader["tokens_per_second"] > 0
@@ -88,6 +90,13 @@ def test_only_the_last_incomplete_batch_is_lost_and_resume_is_exact(run: tuple[s
     assert found["resume_batches_compared"] == batches - batches // 2
 
 
+def test_a_mixture_repeats_nothing_and_resumes_exactly(run: tuple[str, dict[str, Any]]) -> None:
+    found = run[1]["loaders"]["headrace-mix"]
+    assert found["tokens_repeated"] == 0
+    assert found["resume_exact"]
+    assert found["resume_batches_compared"] > 0
+
+
 def test_the_table_is_markdown_with_a_row_for_each_loader(run: tuple[str, dict[str, Any]]) -> None:
     tables = [part.splitlines() for part in run[0].split("\n\n") if part.startswith("|")]
     assert len(tables) == 2
@@ -95,7 +104,7 @@ def test_the_table_is_markdown_with_a_row_for_each_loader(run: tuple[str, dict[s
         assert len({line.count("|") for line in table}) == 1
     names = [line.split("|")[1].strip() for line in tables[0]]
     assert names[0] == "loader"
-    assert names[2:] == ["headrace", "memmap", "mosaic"]
+    assert names[2:] == ["headrace", "headrace-mix", "memmap", "mosaic"]
     assert "CPU ns/token" in tables[0][0]
 
 
