@@ -1,5 +1,7 @@
 """`optimize` when processes are killed, stopped or slow, when writes fail and when the power goes."""
 
+import contextlib
+import itertools
 import json
 import os
 import signal
@@ -297,6 +299,36 @@ def test_a_power_cut_at_any_write_loses_nothing_that_was_synced(
         pytest.fail("the run never came to its end")
     # What was synced was not done again.
     assert max(calls) >= (15 if often else 0)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_kill_after_a_power_cut_brings_nothing_back_that_was_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> None:
+    """Blocks that the first resume did not believe are still in the spool at the second."""
+    monkeypatch.setattr(spools, "_HELD_BYTES", 0)
+    how: dict[str, Any] = {"chunk_size": 9, "num_workers": 0, "keep_data_ordered": ordered, **QUIET}
+    headrace.optimize(functions.several, range(24), tmp_path / "whole", **how)
+    resumed = 0
+    for first, second in itertools.product(range(6, 30, 6), range(3, 30, 4)):
+        folder = tmp_path / f"{first}-{second}"
+        for start, at in ("before", first), ("after", second), ("after", 10**6):
+            monkeypatch.setattr(optimizing, "boot", lambda start=start: start)
+            with monkeypatch.context() as patch:
+                counts = Countdown(at)
+                for owner, name in PLACES:
+                    patch.setattr(owner, name, ending(getattr(owner, name), before=True, counts=counts))
+                with contextlib.suppress(Stop):
+                    headrace.optimize(functions.several, range(24), folder, **how)
+                    break
+            if start == "before":
+                # What the spool has is on the disk, and only of some of it that was said.
+                journal = folder / ".headrace" / "journal.jsonl"
+                begin, *_ = journal.read_bytes().splitlines(keepends=True)
+                journal.write_bytes(begin + b'{"synced": 2}\n')
+            resumed += start == "after"
+        assert files(folder) == files(tmp_path / "whole"), (first, second)
+    assert resumed > 10
 
 
 def cut(folder: Path) -> int | None:

@@ -115,8 +115,18 @@ class Chunks:
     # The end, and the beginning after a kill
 
     def finish(self) -> tuple[list[Entry], str | None]:
-        """Makes the last chunk; gives all of them, and the schema."""
-        assert not self._early, "a block is missing"
+        """Makes the last chunk; gives all of them, and the schema.
+
+        Raises:
+            RuntimeError: if samples of an input did not come.
+            StoreError: if a chunk cannot be written.
+        """
+        if self._early:
+            number, skip = self._next
+            raise RuntimeError(
+                f"expected the samples of input {number} from number {skip} on, found none of them, and "
+                f"{len(self._early):,} blocks that come later: nothing was published"
+            )
         self._settle(None)
         entries = self._layout.settle(self._output.chunks, self._settler.finish(), self._schema)
         return entries, self._schema
@@ -125,16 +135,22 @@ class Chunks:
         """Returns when nothing more is written."""
         self._settler.close()
 
-    def recover(self, lines: Sequence[Any], below: int | None) -> Done:
+    def recover(self, lines: Sequence[Any], below: int | None, boot: str) -> Done:
         """Goes on from what a run left; gives the inputs that are done.
 
         Args:
-            lines: what the journal has of chunks.
+            lines: what holds of the journal.
             below: see `Spool.recover`.
+            boot: this start of the machine.
+
+        Raises:
+            StoreError: if the journal cannot be written.
         """
         done = Done()
         used: set[int] = set()
         for line in lines:
+            if "used" not in line:
+                continue
             if line["chunk"] is not None:
                 self._settler.entries.append(line["chunk"])
             used.update(line["used"])
@@ -144,7 +160,10 @@ class Chunks:
             self._schema, self._next, self.read = line["schema"], tuple(line["next"]), line["read"]
         self._count = len(self._settler.entries)
         self._noted_failures = len(self.failures)
-        found = self._spool.recover(used, below)
+        found, lost = self._spool.recover(used, below)
+        if below is not None:
+            # At once: a kill in between would leave blocks that a later run believes, and whose inputs were done again.
+            self._output.rewrite([*lines, {"boot": boot}, {**self._refusal(lost), "chunk": None}])
         if (partial := self._noted["partial"]) is not None:
             serial, row, number, samples = partial
             if any(stored.serial == serial for stored in found):
@@ -278,8 +297,11 @@ class Chunks:
 
     def _refuse(self, stored: StoredBlock) -> None:
         """Has it noted that a block is not to be used: its inputs are done again."""
-        line = {"used": [stored.serial], "done": [], "taken": [], "failures": []}
-        self._settler.put("", [], None, {**self._noted, **line}, [stored])
+        self._settler.put("", [], None, self._refusal([stored.serial]), [stored])
+
+    def _refusal(self, serials: list[int]) -> dict[str, Any]:
+        """The line that says so of the blocks of these numbers."""
+        return {**self._noted, "used": serials, "done": [], "taken": [], "failures": []}
 
 
 def _place(block: Block, row: int) -> tuple[int, int]:

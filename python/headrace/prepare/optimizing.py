@@ -336,15 +336,6 @@ def _run(
     return entries, failures, whole["read"]
 
 
-def _believed(output: Output, lines: Sequence[Any]) -> tuple[Sequence[Any], int | None]:
-    """The lines of the journal that hold, and which blocks do: all, unless the machine was started anew since."""
-    now = boot()
-    kept, below = believable(lines, now)
-    if below is not None:
-        output.rewrite([*kept, {"boot": now}])
-    return kept[1:], below
-
-
 def _make(
     job: SampleJob,
     work: Inputs,
@@ -368,8 +359,9 @@ def _make(
         schema=first["schema"],
         meter=meter,
     )
-    lines, below = _believed(output, [first, *lines])
-    done = chunks.recover([line for line in lines if "used" in line], below)
+    now = boot()
+    lines, below = believable([first, *lines], now)
+    done = chunks.recover(lines, below, now)
     # Where the first sample decides what all are like, it has to be the first by the order of inputs.
     alone = how.ordered and chunks.schema is None and layout.index_name == "index.json"
     feed = Feed(work.source(done, limit=how.limit, lines=lines, output=output), alone=alone)

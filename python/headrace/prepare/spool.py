@@ -263,27 +263,34 @@ class Spool:
                 if not segment.blocks and segment.closed:
                     self._remove(segment)
 
-    def recover(self, used: set[int], below: int | None) -> list[StoredBlock]:
+    def recover(self, used: set[int], below: int | None) -> tuple[list[StoredBlock], list[int]]:
         """The blocks that a run left here, but those in chunks, in the order in which they came.
+
+        Also gives the numbers of those that are not to be believed, now or later: a power cut came.
 
         Args:
             used: numbers of the blocks that are in chunks.
             below: a number that those which outlived a power cut are below of; None if there was none.
         """
         found: list[StoredBlock] = []
+        lost: list[int] = []
         for path in sorted(self._folder.glob("blocks-*")):
             self._number = int(path.name.rpartition("-")[2]) + 1
             segment = Segment(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), closed=True)
             self._segments.append(segment)
             for stored in _records(segment, self._seal):
                 self._serial = max(self._serial, stored.serial + 1)
-                if stored.serial not in used and (below is None or stored.serial < below):
-                    segment.blocks += 1
-                    found.append(stored)
+                if stored.serial in used:
+                    continue
+                if below is not None and stored.serial >= below:
+                    lost.append(stored.serial)
+                    continue
+                segment.blocks += 1
+                found.append(stored)
             if not segment.blocks:
                 self._remove(segment)
         self._serial = max([self._serial, *(serial + 1 for serial in used)])
-        return sorted(found, key=lambda stored: stored.serial)
+        return sorted(found, key=lambda stored: stored.serial), lost
 
     def close(self) -> None:
         """Closes its files, which stay, with what was in memory if there is room for it."""
