@@ -26,7 +26,7 @@ _Make = Callable[[list[Task]], list[Made | Broken]]
 _TOGETHER = 8
 """Batches that are made at once, at most."""
 
-_TOGETHER_BYTES = 2 << 20
+_TOGETHER_BYTES = 4 << 20
 """Of these, about: so much stays in memory as long as one of them is kept."""
 
 

@@ -49,6 +49,8 @@ class Position:
 
     def segment(self, step: int) -> Segment:
         """What holds at a step."""
+        if len(self.segments) == 1:
+            return self.segments[0]
         return max(segment for segment in self.segments if segment[0] <= step)
 
 
@@ -140,8 +142,9 @@ class Run:
         """The samples that stand at some rows of one step."""
         if not len(rows):
             return rows
-        begin = int(rows[0])
-        return self.order.positions(begin, int(rows[-1]) + 1)[rows - begin]
+        begin, end = int(rows[0]), int(rows[-1]) + 1
+        found = self.order.positions(begin, end)
+        return found if len(rows) == end - begin else found[rows - begin]
 
     # Steps and rows
 
@@ -193,7 +196,7 @@ class Run:
         """The place after the next step."""
         row = self.rows_of(position.row, position.batch)[1]
         step = position.step + 1
-        if any(segment[0] == step for segment in position.segments):
+        if len(position.segments) > 1 and any(segment[0] == step for segment in position.segments):
             row = self.row_of(position, step)
         return Position(step, row, position.segments, position.skipped)
 
