@@ -182,6 +182,20 @@ def test_overwrite_removes_what_the_index_lists_and_nothing_else(tmp_path: Path,
     assert by_number(ours(tmp_path)) == [plain(functions.sample(number)) for number in range(9)]
 
 
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("lost", ["all", "the last"])
+def test_overwrite_keeps_what_it_wrote_where_listed_files_are_gone(tmp_path: Path, format: str, lost: str) -> None:
+    how: dict[str, Any] = {"format": format, "chunk_size": 5, "num_workers": 0, **QUIET}
+    headrace.optimize(functions.sample, range(20), tmp_path, **how)
+    there = [tmp_path / name for name in files(tmp_path) if name[0] != "_" and "json" not in name]
+    for path in there if lost == "all" else there[-1:]:
+        path.unlink()
+    made = headrace.optimize(functions.sample, range(30, 50), tmp_path, mode="overwrite", **how)
+    left = [name for name in files(tmp_path) if name[0] != "_" and "json" not in name]
+    assert len(left) == made.chunks == len(there) == 4
+    assert by_number(ours(tmp_path)) == [plain(functions.sample(number)) for number in range(30, 50)]
+
+
 def test_a_folder_with_anything_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     with pytest.raises(ValueError, match=r'expected an empty folder, found mine\nhint: mode="append"'):

@@ -414,7 +414,7 @@ def test_a_second_writer_is_refused(s3: Place, tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert ours(s3) == wanted(300)
-    assert not (tmp_path / "other").exists()
+    assert list((tmp_path / "other").iterdir()) == []
 
 
 def test_a_lease_that_is_not_renewed_is_taken_over(s3: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,6 +446,80 @@ def test_a_lease_is_renewed(s3: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         leases.Lease(store, "second")
     first.check()
     first.release()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("mode", [None, "overwrite"])
+def test_a_run_that_was_taken_over_changes_nothing(
+    s3: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, mode: Any
+) -> None:
+    if mode is not None:
+        optimized(s3, range(7), format=format)
+
+    def stops(number: int) -> Any:
+        if number == 0:
+            # It stands still for so long that another one takes over, and comes to its end.
+            with monkeypatch.context() as patch:
+                patch.setattr(leases, "_STALE", -1.0)
+                optimized(s3, range(100, 130), format=format, mode=mode, work_dir=tmp_path / "second")
+            made.update(there(s3))
+        return functions.sample(number)
+
+    made: dict[str, bytes] = {}
+    with pytest.raises(hr.StoreError, match="another process took over"):
+        optimized(s3, range(30), stops, format=format, mode=mode, work_dir=tmp_path / "first")
+    assert there(s3) == made
+    assert ours(s3) == [plain(sample) for number in range(100, 130) for sample in functions.several(number)]
+
+
+@pytest.mark.parametrize("mode", [None, "overwrite"])
+def test_an_index_that_comes_right_before_its_own_is_not_replaced(
+    s3: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
+) -> None:
+    if mode is not None:
+        optimized(s3, range(7))
+    expect = output.Output.expect_unchanged
+
+    def looked(self: output.Output, *arguments: Any) -> None:
+        expect(self, *arguments)
+        if len(arguments) == 3:
+            s3.put("data/index.json", b"of another run")
+
+    monkeypatch.setattr(output.Output, "expect_unchanged", looked)
+    with pytest.raises(hr.StateMismatch, match="another run made a dataset there since this one began"):
+        optimized(s3, mode=mode, work_dir=tmp_path / "work")
+    assert there(s3)["index.json"] == b"of another run"
+
+
+def test_a_lease_that_was_taken_over_is_not_released(s3: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = hr.Store(s3.url("data"), storage_options=s3.options())
+    first = leases.Lease(store, "first")
+    with monkeypatch.context() as patch:
+        patch.setattr(leases, "_STALE", -1.0)
+        second = leases.Lease(store, "second")
+    first.release()
+    second.check()
+    second.release()
+    assert there(s3) == {}
+
+
+def test_a_work_folder_among_other_files_leaves_them(s3: Place, tmp_path: Path) -> None:
+    work = tmp_path / "scratch"
+    work.mkdir()
+    (work / "thesis.txt").write_text("mine")
+    (work / "chunks").mkdir()
+    (work / "chunks" / "photo.png").write_bytes(b"mine too")
+    before = here(work)
+    with pytest.raises(ValueError, match="no 3"):
+        optimized(s3, range(30), functions.fails, work_dir=work)
+    optimized(s3, range(30), resume=False, work_dir=work)
+    assert here(work) == before
+    lease = leases.Lease(hr.Store(s3.url("data"), storage_options=s3.options()), "somebody")
+    with pytest.raises(hr.StoreError, match="another process writes a dataset there"):
+        optimized(s3, mode="overwrite", work_dir=work)
+    lease.release()
+    assert here(work) == before
+    assert len(list(work.iterdir())) == 2, "nothing of a run stays"
 
 
 def test_a_dataset_that_came_in_between_is_not_replaced(s3: Place, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ told by the store's clock alone. Through fsspec, which has no conditions, two wh
 succeed.
 """
 
+import contextlib
 import json
 import os
 import threading
@@ -63,15 +64,13 @@ class Lease:
         )
 
     def release(self) -> None:
-        """Gives it up; what cannot be reached any more ends by itself."""
+        """Gives it up, if it is still held; what cannot be reached any more ends by itself."""
         self._ended.set()
         self._thread.join()
-        if self._lost:
-            return
-        try:
+        # Stores delete under no condition: renewed right before, nobody takes it until it is gone.
+        with contextlib.suppress(StoreError):
+            self.check()
             self._store.delete(_KEY)
-        except StoreError:
-            return
 
     def _keep(self) -> None:
         while not self._ended.wait(_EVERY):

@@ -123,8 +123,8 @@ def optimize(
         ray_options: what each of them asks of Ray: ``num_cpus`` (1 by default), ``num_gpus``, ``memory``,
             ``resources``, ``accelerator_type``, ``label_selector``, ``scheduling_strategy``, ``runtime_env``.
         output_options: settings of the output's store, as `headrace.open` takes them.
-        work_dir: a folder of this machine for what an unfinished run of an output in a store needs to go on; by default
-            one in the cache folder that is named after the output. No two runs may use one at the same time.
+        work_dir: a folder of this machine, made if it is not there, for what an unfinished run of an output in a store
+            needs to go on: a folder in it that is named after the output. By default it is in the cache folder.
         progress: whether to show how far it is, on stderr.
         verbose: whether to print a summary there in the end.
 

@@ -148,9 +148,10 @@ class Output(ABC):
         return {}
 
     def base(self, layout: Layout) -> int:
-        """The first number that no chunk in the place has."""
+        """The first number that no chunk in the place has, nor any that an index there lists."""
         pattern = re.compile(layout.pattern)
-        numbers = [int(found.group(1)) for name in self.visible() if (found := pattern.fullmatch(name))]
+        names = [*self.visible(), *self._listed()]
+        numbers = [int(found.group(1)) for name in names if (found := pattern.fullmatch(name))]
         return max(numbers, default=-1) + 1
 
     # A run
@@ -167,10 +168,14 @@ class Output(ABC):
             StateMismatch: if there is another one.
         """
         if self.mark(layout) != found and (index is None or self.read(layout.index_name) != index):
-            raise StateMismatch(
-                f"{self.folder}: another run made a dataset there since this one began\n"
-                "hint: resume=False begins anew, with what is there now"
-            )
+            raise self.changed()
+
+    def changed(self) -> StateMismatch:
+        """The error for a place where a dataset was made meanwhile."""
+        return StateMismatch(
+            f"{self.folder}: another run made a dataset there since this one began\n"
+            "hint: resume=False begins anew, with what is there now"
+        )
 
     @abstractmethod
     def finished(self, layout: Layout, entry: Entry) -> None:
@@ -225,7 +230,7 @@ class Output(ABC):
             for other in (INDEX, _MANIFEST):
                 if gone and other != layout.index_name:
                     self.remove(other)
-            self.write(layout.index_name, index)
+            self.write_index(layout, index, found)
             for name in gone:
                 self.remove(name)
         except StoreError as error:
@@ -286,6 +291,19 @@ class Output(ABC):
     @abstractmethod
     def write(self, name: str, data: bytes) -> None:
         """Writes a small file there, whole or not at all."""
+
+    def write_index(self, layout: Layout, index: bytes, found: str | None) -> None:
+        """Writes the index in the place of the one that was there when the run began.
+
+        Args:
+            layout: of the format.
+            index: of the dataset.
+            found: what `mark` gave then.
+
+        Raises:
+            StateMismatch: if another run made a dataset there meanwhile.
+        """
+        self.write(layout.index_name, index)
 
     @abstractmethod
     def remove(self, name: str) -> None:

@@ -24,6 +24,8 @@ __all__ = ["RemoteOutput"]
 
 _OWNER = "owner"
 _PLACE = "place"
+_STEP_BYTES = 8 << 20
+"""The largest file that stores write under a condition."""
 
 
 class RemoteOutput(Output):
@@ -48,7 +50,7 @@ class RemoteOutput(Output):
             # The lease may be there: whoever comes with the same work folder is its owner.
             self.unlock()
             raise
-        self._uploads = Uploads(store, work, self.chunks)
+        self._uploads = Uploads(store, work, self.chunks, self._lease.check)
 
     def forget(self) -> None:
         """See `Output.forget`; chunks that are in the store and no dataset go too."""
@@ -112,6 +114,23 @@ class RemoteOutput(Output):
     def write(self, name: str, data: bytes) -> None:
         """See `Output.write`."""
         self._store.put(name, data)
+
+    def write_index(self, layout: Layout, index: bytes, found: str | None) -> None:
+        """See `Output.write_index`: in one step with the look at what is there."""
+        name = layout.index_name
+        if found == "" or len(index) > _STEP_BYTES:
+            self.write(name, index)
+            return
+        try:
+            if found is None:
+                written = self._store.put(name, index, only_new=True)
+            else:
+                written = self._store.swap(name, index, found)
+        except FileExistsError:
+            written = None
+        # It may be this very index, from before a kill.
+        if written is None and self.read(name) != index:
+            raise self.changed()
 
     def remove(self, name: str) -> None:
         """See `Output.remove`."""

@@ -31,7 +31,7 @@ class Target:
     options: Mapping[str, str] | None = None
     """Settings of its store."""
     work_dir: str | os.PathLike[str] | None = None
-    """The work folder of an output in a store; by default one in the cache folder."""
+    """Where the work folder of an output in a store is made; by default in the cache folder."""
 
     def open(self, *, resume: bool) -> Output:
         """The output, locked for this process.
@@ -79,9 +79,11 @@ class Target:
         place = self._place(path)
         if not isinstance(place, Store):
             return place / WORK
+        # A folder of its own, as all of it goes in the end: others may use the one that it lies in.
+        name = _short(f"{place.endpoint or ''}\n{place.url}")
         if self.work_dir is not None:
-            return Path(address(self.work_dir, "work_dir")).absolute()
-        return cache_folder(None) / _FOLDER / _short(f"{place.endpoint or ''}\n{place.url}")
+            return Path(address(self.work_dir, "work_dir")).expanduser().absolute() / name
+        return cache_folder(None) / _FOLDER / name
 
 
 def _record(template: str) -> Path:

@@ -1,7 +1,7 @@
 """Chunks on their way to a store: brought there by threads as they are done, and noted, so that none goes twice."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -29,10 +29,11 @@ class Uploads:
         store: where they go, by their names.
         work: the work folder.
         chunks: where they lie until they have arrived.
+        check: raises a StoreError if somebody else writes to the place by now: is called before each of them is sent.
     """
 
-    def __init__(self, store: Store, work: Path, chunks: Path) -> None:
-        self._store, self._chunks = store, chunks
+    def __init__(self, store: Store, work: Path, chunks: Path, check: Callable[[], None]) -> None:
+        self._store, self._chunks, self._check = store, chunks, check
         self._noted = Lines(work / NOTED)
         self.arrived: dict[str, dict[str, Any]] = {line["name"]: line for line in self._noted.read()}
         """What is known of each chunk that has arrived."""
@@ -124,6 +125,7 @@ class Uploads:
                 self._changed.notify_all()
 
     def _send(self, source: Path, name: str) -> None:
+        self._check()
         stored = self._store.put(name, source)
         line = {"name": name, "bytes": stored.size, "version": stored.version}
         self._noted.add(line, sync=True)
