@@ -87,12 +87,14 @@ impl Board {
     /// Takes rows of a step that were written, with their places.
     pub(super) fn put(&self, step: u64, source: usize, rows: impl Iterator<Item = (usize, RowDone)>) {
         let mut state = self.lock();
+        let is_next = step == state.next;
         let Some(making) = state.batches.get_mut(&step) else { return };
         for (place, row) in rows {
             making.written[place] = Some((source, row));
             making.missing -= 1;
         }
-        if making.missing == 0 {
+        // Nobody waits for a later one.
+        if making.missing == 0 && is_next {
             self.ended.notify_all();
         }
     }

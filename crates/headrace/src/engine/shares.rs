@@ -17,8 +17,10 @@ const SMALLEST_BLOCK: u64 = 256 << 10;
 const BUFFERS_PART: u64 = 8;
 const REMOTE_BUFFERS_PART: u64 = 2;
 /// Where batches are small, up to this many are ready ahead of use and half as many are assembled at once: waking
-/// threads costs more than they do.
+/// threads costs more than they do. Each source of a mixture makes a part of a batch only, so there are as many more, up
+/// to so many times.
 const SMALL_BATCHES: u64 = 8;
+const MOST_PARTS: u64 = 8;
 /// All of those hold at most this part of what the budget has to spare.
 const BATCHES_PART: u64 = 32;
 
@@ -62,12 +64,13 @@ impl Shares {
         // One more than are ready is being assembled.
         let (mut ready, mut group) = (options.prefetch, 1);
         let least = fixed(batch.saturating_mul(ready as u64 + 1), SMALLEST_BLOCK);
-        let many = (options.memory.saturating_sub(least) / BATCHES_PART / batch * 2 / 3).min(SMALL_BATCHES) as usize;
+        let small_batches = SMALL_BATCHES * (runs.len() as u64).min(MOST_PARTS);
+        let many = (options.memory.saturating_sub(least) / BATCHES_PART / batch * 2 / 3).min(small_batches) as usize;
         if many > ready {
             (ready, group) = (many, many / 2);
         }
         let batches = batch.saturating_mul((ready + group) as u64);
-        let most_batches = batch.saturating_mul((SMALL_BATCHES * 3 / 2).max(options.prefetch as u64 + 1));
+        let most_batches = batch.saturating_mul((small_batches * 3 / 2).max(options.prefetch as u64 + 1));
         let part = if ahead > 0 { REMOTE_BUFFERS_PART } else { BUFFERS_PART };
         let spare = options.memory.saturating_sub(batches) / part;
         let block = (spare.saturating_sub(small) / blocks).clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
