@@ -22,6 +22,8 @@ from PIL import Image
 import headrace
 import litdata_files
 import prepare_functions as functions
+from headrace.prepare import output as outputs
+from headrace.prepare import writing
 from litdata_files import same, theirs
 from plain_values import plain
 
@@ -264,6 +266,52 @@ def test_columns_that_later_samples_bring_are_in_all_files(tmp_path: Path, forma
     schemas = [read(file) for file in sorted((tmp_path / "data").glob("part-*"))]
     assert len(schemas) == 3
     assert schemas[0] == schemas[1] == schemas[2]
+
+
+@pytest.mark.parametrize("format", ["parquet", "arrow"])
+def test_the_list_of_files_has_their_sizes_after_a_kill_too(
+    tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = [{"a": 1}, {"a": 2}, {"a": 3, "late": "x" * 99}]
+    note = outputs.Output.note
+
+    def ends(self: outputs.Output, line: Any, *, sync: bool = False) -> None:
+        if "whole" in line:
+            raise KeyboardInterrupt
+        note(self, line, sync=sync)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outputs.Output, "note", ends)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "data", samples, format=format, chunk_size=1)
+    write(tmp_path / "data", samples, format=format, chunk_size=1)
+    listed = json.loads((tmp_path / "data/_headrace/written.json").read_bytes())["files"]
+    there = {path.name: path.stat().st_size for path in (tmp_path / "data").glob("part-*")}
+    assert {entry["name"]: entry["bytes"] for entry in listed} == there
+    write(tmp_path / "data", samples, format=format, chunk_size=1, mode="append")
+    assert [row["a"] for row in ours(tmp_path / "data")] == [1, 2, 3, 1, 2, 3]
+
+
+@pytest.mark.parametrize("format", ["parquet", "arrow"])
+def test_files_that_are_brought_to_the_schema_keep_their_groups(tmp_path: Path, format: Any) -> None:
+    table = pa.table({"a": pa.array(range(10), pa.int64())})
+    if format == "parquet":
+        pq.write_table(table, tmp_path / "part", row_group_size=4)
+    else:
+        feather.write_feather(table, tmp_path / "part", "uncompressed", chunksize=4)
+    options = writing.Options()
+    encoder = writing.encoder(format, options)
+    encoder.add({"a": 1, "late": "x"})
+    encoder.take()
+    entry = {"name": "part", "samples": 10, "bytes": 1}
+    (settled,) = writing.layout(format, options).settle(tmp_path, [entry], encoder.schema)
+    assert settled == {**entry, "bytes": (tmp_path / "part").stat().st_size}
+    if format == "parquet":
+        file = pq.ParquetFile(tmp_path / "part")
+        groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+    else:
+        groups = [len(batch) for batch in feather.read_table(tmp_path / "part", memory_map=False).to_batches()]
+    assert groups == [4, 4, 2]
 
 
 # All formats

@@ -2,8 +2,8 @@
 
 An `Output` is a place that readers see, and a folder on a disk, the work folder, which none looks at: it holds a
 journal, the spool, and the chunks that are done. At the end chunks are brought to the place, and the index is replaced,
-which makes the dataset what it is from one moment to the next. Chunks' names are new ones: a reader of the dataset that
-was there before goes on to find its own.
+which makes the dataset what it is from one moment to the next, where its format has an index. Chunks' names are new
+ones: a reader of the dataset that was there before goes on to find its own.
 
 What a place is, a folder or a part of a store, is said by `local` and `remote`.
 """

@@ -188,13 +188,13 @@ class TableLayout(Layout):
         settled: list[Entry] = []
         for entry in entries:
             path = folder / entry["name"]
-            if self._read_schema(path).remove_metadata() != wanted:
+            found, rows = self._read_shape(path)
+            if found.remove_metadata() != wanted:
                 aside = path.with_name(path.name + ".tmp")
-                table = self._labelled(_aligned(self._load(path), wanted))
-                self._save(aside, table, max(1, table.num_rows))
+                self._save(aside, self._labelled(_aligned(self._load(path), wanted)), rows)
                 aside.replace(path)
-                entry = {**entry, "bytes": path.stat().st_size}
-            settled.append(entry)
+            # It may have been brought to the schema before a kill, too.
+            settled.append({**entry, "bytes": path.stat().st_size})
         return settled
 
     def _labelled(self, table: Any) -> Any:
@@ -210,7 +210,8 @@ class TableLayout(Layout):
     def _load(self, path: Path) -> Any: ...
 
     @abstractmethod
-    def _read_schema(self, path: Path) -> Any: ...
+    def _read_shape(self, path: Path) -> tuple[Any, int]:
+        """A file's schema, and the rows of its groups."""
 
     def _codec(self) -> tuple[str | None, int | None]:
         name, _, level = (self._options.compression or "").partition(":")
@@ -236,8 +237,9 @@ class ParquetLayout(TableLayout):
     def _load(self, path: Path) -> Any:
         return _parquet.read_table(path, partitioning=None)
 
-    def _read_schema(self, path: Path) -> Any:
-        return _parquet.read_schema(path)
+    def _read_shape(self, path: Path) -> tuple[Any, int]:
+        with _parquet.ParquetFile(path) as file:
+            return file.schema_arrow, file.metadata.row_group(0).num_rows
 
 
 class ArrowLayout(TableLayout):
@@ -258,9 +260,10 @@ class ArrowLayout(TableLayout):
         with _arrow.OSFile(str(path), "rb") as file:
             return _arrow.ipc.open_file(file).read_all()
 
-    def _read_schema(self, path: Path) -> Any:
+    def _read_shape(self, path: Path) -> tuple[Any, int]:
         with _arrow.OSFile(str(path), "rb") as file:
-            return _arrow.ipc.open_file(file).schema
+            found = _arrow.ipc.open_file(file)
+            return found.schema, found.get_batch(0).num_rows
 
 
 def _column(values: list[Any], kind: Any) -> Any:
