@@ -8,6 +8,7 @@ import time
 from multiprocessing import get_context
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -342,6 +343,51 @@ def test_damage_is_named(tmp_path):
         list(hr.open(folder))
 
 
+@pytest.mark.parametrize("full", ["shard-00000.bin", "shard-00000.ends", "index.json"])
+def test_a_disk_that_takes_no_more_is_named_with_what_is_kept(tmp_path, monkeypatch, full):
+    folder = tmp_path / "d"
+    with hr.DocumentWriter(folder, "uint16", shard_bytes=4) as writer:
+        open_file = Path.open
+
+        def open_full(path: Path, *how, **settings):
+            # Whatever is written there is refused, as by a full disk.
+            return open_file(Path("/dev/full") if path.name == f".{full}.tmp" else path, *how, **settings)
+
+        monkeypatch.setattr(Path, "open", open_full)
+        writer.write([1])
+        with pytest.raises(StoreError, match=rf"{full}.*: No space left on device\nhint: .*append"):
+            writer.write([2, 3])
+        monkeypatch.undo()
+        writer.write([4, 5])
+    # The index was written when there was room again.
+    first = [[1]] if full == "index.json" else []
+    assert [sample["tokens"].tolist() for sample in hr.open(folder, verify=True)] == [*first, [4, 5]]
+    assert not [name for name in names(folder) if name.startswith(".")]
+    assert len(names(folder)) == 1 + 2 * len([*first, [4, 5]])
+
+
+def test_a_write_that_fails_costs_its_shard_and_no_other(tmp_path, monkeypatch):
+    folder = tmp_path / "s"
+    writer = hr.StreamWriter(folder, "uint16", shard_bytes=2 * 3_000_000)
+    writer.write(np.ones(3_000_000, np.uint16))
+    open_file = Path.open
+
+    def open_full(path: Path, *how, **settings):
+        return open_file(Path("/dev/full") if path.name.endswith(".tmp") else path, *how, **settings)
+
+    monkeypatch.setattr(Path, "open", open_full)
+    with pytest.raises(StoreError, match=r"shard-00001.*No space left on device"):
+        writer.write(np.ones(2_000_000, np.uint16))
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match="a write has failed, and what belongs to its shard is lost"):
+        writer.write([1])
+    writer.close()
+    assert names(folder) == ["index.json", "shard-00000.bin"]
+    with hr.StreamWriter(folder, "uint16", mode="append") as again:
+        again.write([7])
+    assert opened(folder, verify=True)[3_000_000]["tokens"] == 7
+
+
 # Loading
 
 
@@ -418,6 +464,27 @@ def test_batches_that_are_read_together_are_those_that_are_read_alone(tmp_path, 
     for batch in batches:
         given.append(batch["tokens"].ravel().tolist())
     assert [number for row in given for number in row] == [*range(1200), *range(1240, 4000)]
+
+
+def test_records_of_a_store_are_those_of_a_disk(tmp_path):
+    with hr.DocumentWriter(tmp_path / "d", "uint16", meta=[("id", "<i8")], shard_bytes=1000) as writer:
+        for number in range(100):
+            writer.write(np.arange(number % 40) + number, {"id": number})
+    memory = fsspec.filesystem("memory")
+    for path in (tmp_path / "d").iterdir():
+        memory.pipe(f"/records/{path.name}", path.read_bytes())
+    here, there = hr.open(tmp_path / "d"), hr.open("memory://records")
+    assert isinstance(here, hr.DocumentDataset)
+    assert isinstance(there, hr.DocumentDataset)
+    numbers = np.random.default_rng(0).permutation(100).tolist()
+    for one, other in zip(here[numbers], there[numbers], strict=True):
+        np.testing.assert_equal(other, one)
+    for dtype in (None, "int64"):
+        cut = [data.sequences(8, within_documents=True, dtype=dtype) for data in (here, there)]
+        batches = [list(hr.DataLoader(data, batch_size=7, epochs=1)) for data in cut]
+        for one, other in zip(*batches, strict=True):
+            np.testing.assert_equal(dict(other), dict(one))
+            assert other["tokens"].dtype == one["tokens"].dtype
 
 
 def test_documents_are_samples_of_their_own_lengths(tmp_path):

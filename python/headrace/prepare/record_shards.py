@@ -15,7 +15,7 @@ import numpy.typing as npt
 from headrace.errors import DataError, StoreError
 from headrace.formats.records.store import VERSION, is_records
 
-from .durable import store_error, sync
+from .durable import sync
 
 __all__ = ["INDEX", "OpenShard", "files_of", "lock", "read_index", "unlock", "write_index"]
 
@@ -38,10 +38,12 @@ class OpenShard:
 
     Attributes:
         records: that were written.
+        broken: whether a write has failed, of which nobody knows how far it came; the files are gone then.
     """
 
     def __init__(self, folder: Path, stem: str, documents: bool, meta: np.dtype[Any] | None) -> None:
         self.records = 0
+        self.broken = False
         self._meta = meta
         self._stem, self._folder = stem, folder
         self._documents = self._ended = 0
@@ -60,20 +62,28 @@ class OpenShard:
 
     def write(self, rows: npt.NDArray[Any]) -> None:
         """Adds records."""
-        self._files[0].write(np.ascontiguousarray(rows).tobytes())
+        self._write(0, np.ascontiguousarray(rows).tobytes())
         self.records += len(rows)
 
     def end_document(self, meta: bytes | None) -> None:
         """Says that a document ends here, and what is stored with it."""
-        self._files[1].write(self.records.to_bytes(8, "little"))
+        self._write(1, self.records.to_bytes(8, "little"))
         self._ended = self.records
         if meta is not None:
-            self._files[2].write(meta)
+            self._write(2, meta)
         self._documents += 1
+
+    def _write(self, number: int, data: bytes) -> None:
+        try:
+            self._files[number].write(data)
+        except BaseException:
+            self.broken = True
+            self.drop()
+            raise
 
     def finish(self) -> dict[str, Any] | None:
         """Makes the files visible; gives the entry of the index, or None if nothing was written."""
-        if not self.records and not self._documents:
+        if self.broken or (not self.records and not self._documents):
             self.drop()
             return None
         if len(self._files) > 1 and self._ended < self.records:
@@ -83,7 +93,11 @@ class OpenShard:
             entry["documents"] = self._documents
         # The records last: without them the others mean nothing.
         for file in reversed(self._files):
-            digest = file.finish()
+            try:
+                digest = file.finish()
+            except BaseException:
+                self.drop()
+                raise
             kind = "name" if file.name.endswith(".bin") else file.name.rpartition(".")[2]
             entry[kind] = file.name
             entry["digest" if kind == "name" else f"{kind}_digest"] = digest
@@ -101,17 +115,18 @@ class _Aside:
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
         self._target, self._path = folder / name, folder / f".{name}.tmp"
+        self._visible = False
         self._digest = hashlib.blake2b(digest_size=16)
         try:
             self._file = self._path.open("wb", buffering=_BUFFER_BYTES)
         except OSError as error:
-            raise store_error(self._path, error) from None
+            raise _failed(self._path, error) from None
 
     def write(self, data: bytes) -> None:
         try:
             self._file.write(data)
         except OSError as error:
-            raise store_error(self._path, error) from None
+            raise _failed(self._path, error) from None
         self._digest.update(data)
 
     def finish(self) -> str:
@@ -121,15 +136,18 @@ class _Aside:
             os.fsync(self._file.fileno())
             self._file.close()
             self._path.replace(self._target)
+            self._visible = True
         except OSError as error:
-            raise store_error(self._path, error) from None
+            raise _failed(self._path, error) from None
         return self._digest.hexdigest()
 
     def drop(self) -> None:
-        """Removes it."""
+        """Removes it, under whichever name."""
         with contextlib.suppress(OSError):
             self._file.close()
         self._path.unlink(missing_ok=True)
+        if self._visible:
+            self._target.unlink(missing_ok=True)
 
 
 def read_index(path: Path) -> dict[str, Any]:
@@ -172,7 +190,8 @@ def write_index(path: Path, index: Mapping[str, Any]) -> None:
         aside.replace(path)
         sync(path.parent)
     except OSError as error:
-        raise store_error(path, error) from None
+        aside.unlink(missing_ok=True)
+        raise _failed(path, error) from None
 
 
 def unlock(held: int, path: Path) -> None:
@@ -206,3 +225,10 @@ def lock(folder: Path, name: str) -> int:
                 return held
         # The one that had it took it away just now.
         os.close(held)
+
+
+def _failed(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"{path}: {error.strerror or error}\n"
+        'hint: shards that were finished are kept, and mode="append" goes on behind them'
+    )

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, SupportsIndex
 import numpy as np
 
 from headrace._units import as_int, parse_bytes
-from headrace.errors import DataError
+from headrace.errors import DataError, StoreError
 from headrace.formats.records.layout import fields_of
 from headrace.formats.records.store import INDEX_FORMAT, VERSION, descr_of
 
@@ -123,6 +123,11 @@ class _Writer:
     def _shard(self) -> OpenShard:
         if self._closed:
             raise ValueError(f"{self._folder}: this writer is closed")
+        if self._open is not None and self._open.broken:
+            raise StoreError(
+                f"{self._folder}: a write has failed, and what belongs to its shard is lost\n"
+                'hint: a writer with mode="append" goes on behind the shards that were finished'
+            )
         if self._open is None:
             number = len(self._entries)
             while (self._folder / f"{self._stem}{number:05d}.bin").exists():
