@@ -28,7 +28,8 @@ from .records import DocumentDataset, StreamDataset
 from .samples.batch import SampleBatch
 from .samples.dataset import SampleDataset, concat
 from .samples.expression import Expression, col
-from .samples.source import Place
+from .samples.source import Place, Places
+from .samples.zipped import ZipDataset, zip
 from .state import State
 from .store import Store, StoredFile
 
@@ -72,6 +73,7 @@ __all__ = [
     "ParquetReader",
     "Pdf",
     "Place",
+    "Places",
     "Prepared",
     "Reader",
     "SampleBatch",
@@ -89,6 +91,7 @@ __all__ = [
     "Tiff",
     "Video",
     "WeightSchedule",
+    "ZipDataset",
     "col",
     "complete_dataset",
     "concat",
@@ -102,6 +105,7 @@ __all__ = [
     "register_collate",
     "tokenize",
     "walk",
+    "zip",
 ]
 
 __version__: str = _core.version()[0]

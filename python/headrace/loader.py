@@ -13,8 +13,8 @@ from .dataset import PackedDataset
 from .loading.arguments import UNSET, Arguments
 from .loading.base import Driver
 from .mixing import MixDataset
-from .samples.dataset import SampleDataset
 from .samples.dynamic import DynamicDataset
+from .samples.reading import Readable
 
 __all__ = ["DataLoader"]
 
@@ -28,8 +28,8 @@ class DataLoader:
       the next ``for`` the next one; batches are always whole and may span two epochs.
     - *Mixtures* of packed tokens, as `mix` gives them. Their batches also hold ``source`` (int32, (rows,)): the number
       of each row's source in ``dataset.names``. There is one epoch, without end if sources repeat; else `len` tells it.
-    - *Samples*, as `open` gives them with all that is made of them. ``for`` works in the same way. An epoch has each
-      sample once, and a new order; batches do not span epochs.
+    - *Samples*, as `open` gives them with all that is made of them, and tuples of them (`zip`). ``for`` works in the
+      same way. An epoch has each sample once, and a new order; batches do not span epochs.
     - *Dynamic pipelines*, as `flat_map`, `batch_map` or `pack` make of samples. How many rows they give only reading
       tells: ``for`` does not end (but see `epochs`), and there is no length. Each rank has lanes of its own, and its
       `state_dict` is a part of the whole one (docs/pipelines.md).
@@ -399,7 +399,7 @@ def _driver(dataset: Any, arguments: Arguments) -> Driver:
         from .loading.mixture import MixtureDriver
 
         return MixtureDriver.of(dataset, arguments)
-    if isinstance(dataset, SampleDataset):
+    if isinstance(dataset, Readable):
         from .loading.samples import SampleDriver
 
         return SampleDriver.of(dataset, arguments)

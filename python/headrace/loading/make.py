@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from headrace.errors import DataError
 from headrace.samples.cache import ChunkCache
-from headrace.samples.pipeline import Fetched, OnError, Pipeline, Skip
+from headrace.samples.pipeline import AnyPipeline, Fetched, OnError, Skip
 
 from .collate import default_collate, registered
 from .items import Helpers
@@ -28,7 +28,7 @@ class Task(NamedTuple):
     rows: _Ints
     """Rows of this rank."""
     positions: _Ints
-    """The samples that stand there."""
+    """The samples that stand there; of a zip with a column for each source."""
 
 
 class Made(NamedTuple):
@@ -68,7 +68,7 @@ class Maker:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: AnyPipeline,
         *,
         seed: int,
         collate: Callable[[list[Any]], Any] | None,
@@ -96,7 +96,7 @@ class Maker:
         """
         if self._dtypes is not None and (batch := self._columns(task.positions)) is not None:
             return Made(task.step, self._typed(batch), len(task.positions), 0, [], None)
-        fetched = self._fetch(task.positions, task.epoch)
+        fetched = self._fetch(task.positions, task.rows)
         count = len(fetched.samples)
         collate = self._collate or default_collate
         batch = collate(fetched.samples) if count or self._allow_empty else None
@@ -137,9 +137,9 @@ class Maker:
         except BaseException as error:
             return Broken(task.step, error)
 
-    def read(self, positions: Sequence[int]) -> None:
+    def read(self, positions: Sequence[Any]) -> None:
         """Makes some samples of the first epoch, and forgets them: for measuring."""
-        self._fetch(np.array(positions, dtype=np.int64), 0)
+        self._fetch(np.array(positions, dtype=np.int64), np.zeros(len(positions), dtype=np.int64))
 
     def _columns(self, positions: _Ints) -> dict[str, Any] | None:
         """The batch of default collation made column by column; None if it is to be made sample by sample."""
@@ -174,15 +174,18 @@ class Maker:
                 )
         return batch
 
-    def _fetch(self, positions: _Ints, epoch: int) -> Fetched:
-        def fetch(some: _Ints) -> Fetched:
-            return self.pipeline.fetch(some, self.cache, seed=self._seed, epoch=epoch, on_error=self._on_error)
+    def _fetch(self, positions: _Ints, rows: _Ints) -> Fetched:
+        def fetch(some: slice) -> Fetched:
+            return self.pipeline.fetch(
+                positions[some], self.cache, rows=rows[some], seed=self._seed, on_error=self._on_error
+            )
 
         if self._parallel == 1 or len(positions) <= 1:
-            return fetch(positions)
+            return fetch(slice(None))
         if self._helpers is None:
             self._helpers = Helpers(self._parallel - 1)
-        parts: list[Fetched] = self._helpers.map(fetch, np.split(positions, len(positions)))
+        each = [slice(number, number + 1) for number in range(len(positions))]
+        parts: list[Fetched] = self._helpers.map(fetch, each)
         kept = [number for number, part in enumerate(parts) if part.samples]
         return Fetched(
             [part.samples[0] for part in parts if part.samples],

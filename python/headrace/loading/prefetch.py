@@ -3,13 +3,14 @@
 import os
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from headrace.samples.cache import ChunkCache
 from headrace.samples.order import Order, Window
-from headrace.samples.pipeline import Pipeline
+from headrace.samples.pipeline import AnyPipeline
 
 __all__ = ["Prefetcher", "View"]
 
@@ -23,7 +24,7 @@ _LOOK_AGAIN = 0.05
 class View(NamedTuple):
     """What is read ahead for: one rank's part of a dataset in its order."""
 
-    pipeline: Pipeline
+    pipeline: AnyPipeline
     order: Order
     rank: int
     world_size: int
@@ -42,28 +43,28 @@ class Prefetcher:
         threads: at most this many; with 0 nothing is read ahead.
     """
 
-    def __init__(self, pipeline: Pipeline, cache: ChunkCache, in_use: set[tuple[int, int]], *, threads: int) -> None:
+    def __init__(self, pipeline: AnyPipeline, cache: ChunkCache, in_use: set[tuple[int, int]], *, threads: int) -> None:
         self._pipeline = pipeline
         self._cache = cache
         self._threads = threads
         self._team = _Team(pipeline, cache)
-        self._window: Window | None = None
+        self._windows: tuple[Window, ...] = ()
         self._in_use = in_use
 
     def reach(self, view: View, row: int) -> None:
         """Says that the batch with a row was given: another window may have begun."""
-        if self._window is not None and self._window.begin <= row < self._window.end:
+        if self._windows and all(window.begin <= row < window.end for window in self._windows):
             return
-        self._window = view.order.window_of(row)
-        if self._window is None:
+        self._windows = view.order.windows_of(row)
+        if not self._windows:
             return
-        now = set(self._of_rank(view, self._window))
+        now = set(self._of_rank(view, self._windows))
         self._cache.retire([self._pipeline.key(*pair) for pair in self._in_use - now])
         self._in_use.clear()
         self._in_use.update(now)
         if self._threads:
             self._team.want(
-                [pair for pair in self._next(view, self._window) if pair not in now],
+                [pair for pair in self._next(view, self._windows) if pair not in now],
                 self._count(view),
             )
 
@@ -74,31 +75,36 @@ class Prefetcher:
     def __del__(self) -> None:
         self.close()
 
-    def _next(self, view: View, window: Window) -> list[tuple[int, int]]:
-        following = view.order.window_of(window.end)
-        return [] if following is None else self._of_rank(view, following)
+    def _next(self, view: View, windows: Sequence[Window]) -> list[tuple[int, int]]:
+        """What is needed when these windows end: of the one first that ends first."""
+        ends = sorted({window.end for window in windows})
+        following = [self._of_rank(view, view.order.windows_of(end)) for end in ends]
+        return list(dict.fromkeys(pair for pairs in following for pair in pairs))
 
     def _count(self, view: View) -> int:
         remote = any(origin.source.remote for origin in view.pipeline.origins)
         return _REMOTE_THREADS if remote else min(2, self._threads)
 
-    def _of_rank(self, view: View, window: Window) -> list[tuple[int, int]]:
-        """The chunks of a window that this rank's lanes lie in, by origin and number."""
-        used = slice(None)
-        if view.order.lanes % view.world_size == 0:
-            ends = np.cumsum(window.items)
-            total = int(ends[-1]) if len(ends) else 0
-            # A sample more at each end: lanes are equal to within one.
-            begin = total * view.rank // view.world_size - view.order.lanes
-            end = total * (view.rank + 1) // view.world_size + view.order.lanes
-            used = (ends > begin) & (ends - window.items < end)
-        return list(dict.fromkeys(zip(window.origin[used].tolist(), window.chunk[used].tolist(), strict=True)))
+    def _of_rank(self, view: View, windows: Sequence[Window]) -> list[tuple[int, int]]:
+        """The chunks of windows that this rank's lanes lie in, by origin and number."""
+        found: dict[tuple[int, int], None] = {}
+        for window in windows:
+            used = slice(None)
+            if window.lanes == view.order.lanes and window.lanes % view.world_size == 0:
+                ends = np.cumsum(window.items)
+                total = int(ends[-1]) if len(ends) else 0
+                # A sample more at each end: lanes are equal to within one.
+                begin = total * view.rank // view.world_size - window.lanes
+                end = total * (view.rank + 1) // view.world_size + window.lanes
+                used = (ends > begin) & (ends - window.items < end)
+            found |= dict.fromkeys(zip(window.origin[used].tolist(), window.chunk[used].tolist(), strict=True))
+        return list(found)
 
 
 class _Team:
     """What the threads share; they do not refer to the prefetcher, so that it can be dropped."""
 
-    def __init__(self, pipeline: Pipeline, cache: ChunkCache) -> None:
+    def __init__(self, pipeline: AnyPipeline, cache: ChunkCache) -> None:
         self.stopped = False
         self._pipeline = pipeline
         self._cache = cache

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace import _core
 from headrace.errors import StateMismatch
-from headrace.samples.order import LaneOrder, Order, PermutedOrder, SequentialOrder, default_window, kind_of
-from headrace.samples.pipeline import Pipeline
+from headrace.samples.order import ENDLESS, Order
+from headrace.samples.pipeline import AnyPipeline
 from headrace.state import ORDER, SCHEMA
 
 from . import steps
 from .run_arguments import NO_BATCH_SIZE, RunArguments, choose
+from .sample_orders import check_same_data, data_of, order_of
 from .schedule import Schedule, Skipped, check_divides
 
-__all__ = ["Given", "Position", "Run", "check_same_data", "start"]
+__all__ = ["Given", "Position", "Run", "start"]
 
 Segment = tuple[int, int, int]
 """From which step on, its first row, and the global batch size from there on."""
@@ -58,7 +58,7 @@ class Position:
 class Run:
     """A dataset in its order, shared out among ranks."""
 
-    pipeline: Pipeline
+    pipeline: AnyPipeline
     order: Order
     kind: str
     """Of the order."""
@@ -215,6 +215,15 @@ class Run:
         """The row that a step begins with: if none is left of the epoch, the first of the next one."""
         return row if self.steps_in(row, batch) else (row // self.size + 1) * self.size
 
+    def check_end(self) -> None:
+        """Refuses to count an epoch that has no end.
+
+        Raises:
+            TypeError: naming why it has none.
+        """
+        if self.size == ENDLESS:
+            raise TypeError("len(): an epoch of a zip with length=math.inf has no end\nhint: take(n) gives it one")
+
     def check_enough(self, batch: int) -> None:
         """Refuses a dataset that has no whole step.
 
@@ -233,7 +242,7 @@ class Run:
 
 
 def start(
-    pipeline: Pipeline, given: Given, world_size: int, rank: int, state: Mapping[str, Any] | None
+    pipeline: AnyPipeline, given: Given, world_size: int, rank: int, state: Mapping[str, Any] | None
 ) -> tuple[Run, Position]:
     """The run that arguments and state describe, and where it stands.
 
@@ -252,8 +261,10 @@ def start(
     shuffle = choose("shuffle", given.shuffle, state, True)
     if not len(pipeline):
         raise ValueError("the dataset has no samples")
-    kind = kind_of(pipeline, shuffle)
-    order = _order(pipeline, kind, seed, given, largest, state)
+    data = data_of(pipeline, shuffle)
+    if state is not None:
+        check_same_data(data, state)
+    order, windows = order_of(pipeline, data, seed, given, largest, state)
     fixed: dict[str, Any] = {
         "schema": SCHEMA,
         "order": ORDER,
@@ -262,54 +273,11 @@ def start(
         "shuffle": shuffle,
         "lanes": order.lanes,
         "window": max(1, order.window),
-        "pipeline": {"order": kind, "samples": len(pipeline), "selection": pipeline.selection.digest()},
-        "sources": [origin.summary() for origin in pipeline.origins],
+        "pipeline": data.samples | windows,
+        "sources": data.sources,
     }
-    run = Run(pipeline, order, kind, seed, shuffle, world_size, rank, given.drop_last, given.allow_empty, fixed)
-    if state is not None:
-        check_same_data(run, state)
+    run = Run(pipeline, order, data.kind, seed, shuffle, world_size, rank, given.drop_last, given.allow_empty, fixed)
     return run, _position(run, schedule, past, state)
-
-
-def _order(
-    pipeline: Pipeline, kind: str, seed: int, given: Given, largest: int, state: Mapping[str, Any] | None
-) -> Order:
-    """The order of a kind that `kind_of` names; `largest` is the largest global batch size to come."""
-    if kind == "lanes":
-        stored = pipeline.selection.in_storage_order()
-        selection = stored.selection
-        window = choose("window", given.window, state, default_window(pipeline, stored, given.lanes or largest))
-        lanes = _core.default_lanes(largest, len(selection), selection.pieces, window)
-        return LaneOrder(stored, seed, choose("lanes", given.lanes, state, lanes), window)
-    for name in ("lanes", "window"):
-        if getattr(given, name) not in (None, 1):
-            raise ValueError(f"{name} must be left out for a {kind} order, got {getattr(given, name)}")
-    return SequentialOrder(len(pipeline)) if kind == "sequential" else PermutedOrder(len(pipeline), seed)
-
-
-def check_same_data(run: Run, state: Mapping[str, Any]) -> None:
-    """Refuses the state of a run over other samples.
-
-    Raises:
-        StateMismatch: naming the first difference.
-    """
-    here, there = run.fixed["sources"], state["sources"]
-    if len(here) != len(there):
-        raise StateMismatch(f"the data is not that of the state: {len(here)} sources here, {len(there)} in the state")
-    for number, (new, old) in enumerate(zip(here, there, strict=True)):
-        for key, value in new.items():
-            if not isinstance(old, dict) or old.get(key) != value:  # pyright: ignore[reportUnknownMemberType]
-                found = old.get(key) if isinstance(old, dict) else old  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-                raise StateMismatch(
-                    f"the data is not that of the state: {key} of source {number} is {value!r} here and {found!r} in "
-                    "the state\nhint: to start a new run, load no state"
-                )
-    for key, value in run.fixed["pipeline"].items():
-        if state["pipeline"].get(key) != value:
-            raise StateMismatch(
-                f"the samples are not those of the state: {key} is {value!r} here and "
-                f"{state['pipeline'].get(key)!r} in the state"
-            )
 
 
 def _position(

@@ -8,8 +8,8 @@ from headrace._units import as_int
 from headrace.errors import StoreError
 from headrace.samples.batch import SampleBatch
 from headrace.samples.cache import ChunkCache
-from headrace.samples.dataset import SampleDataset
 from headrace.samples.pipeline import Skip
+from headrace.samples.reading import Readable
 from headrace.state import State, check_state
 
 from . import sample_run as runs
@@ -35,7 +35,7 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
 
     kind = "samples"
 
-    def __init__(self, dataset: SampleDataset, given: runs.Given, resources: Resources, arguments: Arguments) -> None:
+    def __init__(self, dataset: Readable, given: runs.Given, resources: Resources, arguments: Arguments) -> None:
         super().__init__(dataset, given, arguments)
         self._resources = resources
         self._workers: Workers | None = None
@@ -44,7 +44,7 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
         self._skips: list[Skip] = []
 
     @classmethod
-    def of(cls, dataset: SampleDataset, arguments: Arguments) -> "SampleDriver":
+    def of(cls, dataset: Readable, arguments: Arguments) -> "SampleDriver":
         """The driver that a loader's arguments describe.
 
         Raises:
@@ -99,6 +99,7 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
     def length(self) -> int:
         """See `Driver.length`; what is passed over by `skip` does not count."""
         run, position = self.here()
+        run.check_end()
         epoch = self.epoch
         if self.given.epochs is not None and epoch >= self.given.epochs:
             epoch = self.given.epochs - 1
@@ -108,6 +109,7 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
     def left(self, epoch: int) -> int:
         """See `EpochDriver.left`."""
         run, position = self.here()
+        run.check_end()
         return position.skipped.left(position.step, run.first_step(position, epoch + 1))
 
     # Going elsewhere

@@ -1,8 +1,7 @@
 """Samples, and what can be made of them: the user's side of pipelines."""
 
-import operator
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, SupportsIndex, overload
+from collections.abc import Iterable, Sequence
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +10,11 @@ from headrace import _core
 from headrace._units import as_int
 
 from .cache import ChunkCache
-from .dynamic import Chain, DocumentPipeline, names_of
+from .dynamic import DocumentPipeline, names_of
 from .expression import Expression
 from .pipeline import Origin, Pipeline
+from .reading import Readable, numbers_of
 from .selection import Selection
-from .source import Place
 from .stages import Pick, Stage
 from .where import keep_rows
 
@@ -27,11 +26,8 @@ _Ints = npt.NDArray[np.int64]
 _SPLIT = 2**63
 _SUBSAMPLE = 2**63 + 1
 
-_READ_AHEAD = 64
-"""Samples that plain iteration asks for at once."""
 
-
-class SampleDataset(Chain):
+class SampleDataset(Readable):
     """Samples where they lie: read at random, changed step by step, or given to a `DataLoader`.
 
     Each method gives another dataset and leaves this one as it is; nothing is read before a sample is asked for (but
@@ -71,45 +67,6 @@ class SampleDataset(Chain):
         origin = self.pipeline.origins[0]
         schema = origin.source.schema
         return schema if origin.columns is None else {name: schema[name] for name in origin.columns}
-
-    def __len__(self) -> int:
-        self._counted("len()")
-        return len(self.pipeline)
-
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice | Sequence[SupportsIndex] | npt.NDArray[Any]) -> list[Any]: ...
-    def __getitem__(self, index: Any) -> Any:
-        """A sample by its number, or a list of them by a slice, a list or an array of numbers.
-
-        Raises:
-            IndexError: if there is no such sample.
-        """
-        self._counted("an index")
-        if not hasattr(index, "__index__") or getattr(index, "ndim", 0):
-            return self.pipeline.fetch(self._positions(index), self._cache).samples
-        return self.pipeline.fetch(np.array([self._position(index)], dtype=np.int64), self._cache).samples[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Several samples, as PyTorch's loader asks for them."""
-        return self[list(indices)]
-
-    def __iter__(self) -> Iterator[Any]:
-        """All samples, in storage order, without those that filters drop."""
-        count = len(self.pipeline)
-        for begin in range(0, count, _READ_AHEAD):
-            positions = np.arange(begin, min(begin + _READ_AHEAD, count), dtype=np.int64)
-            yield from self.pipeline.fetch(positions, self._cache).samples
-
-    def place(self, index: SupportsIndex) -> Place:
-        """Where a sample lies: file, chunk and row.
-
-        Example:
-            >>> samples.place(0).file
-            'part.jsonl'
-        """
-        return self.pipeline.place(self._position(index))
 
     def info(self) -> dict[str, Any]:
         """What is known without reading samples.
@@ -225,7 +182,7 @@ class SampleDataset(Chain):
         if isinstance(indices, slice) and (indices.step is None or indices.step == 1):
             start, stop, _ = indices.indices(len(self.pipeline))
             return self._with(self.pipeline.selection.part(start, max(start, stop)))
-        return self._with(self.pipeline.selection.pick(self._positions(indices)))
+        return self._with(self.pipeline.selection.pick(numbers_of(indices, len(self.pipeline))))
 
     def subsample(self, share: float, seed: SupportsIndex = 0) -> "SampleDataset":
         """A random share of the samples, in storage order; above 1, each of them once or more, then a share.
@@ -307,13 +264,6 @@ class SampleDataset(Chain):
             Origin(origin.source, origin.columns, (*origin.stages, stage)) for origin in self.pipeline.origins
         )
 
-    def _counted(self, what: str) -> None:
-        if any(origin.filtered for origin in self.pipeline.origins):
-            raise TypeError(
-                f"{what}: a filter decides only when samples are read how many there are\n"
-                "hint: filter last, or use where(condition), which counts"
-            )
-
     def _drawn(self, seed: SupportsIndex, purpose: int) -> _Ints:
         """For each position its place in a random order: int64."""
         number = as_int(seed, "seed", least=0, most=2**64 - 1)
@@ -322,33 +272,6 @@ class SampleDataset(Chain):
             return np.zeros(0, dtype=np.int64)
         drawn = _core.Permutation(count, seed=number, epoch=purpose).take(0, count)
         return np.frombuffer(memoryview(drawn), dtype=np.int64)
-
-    def _position(self, index: SupportsIndex) -> int:
-        try:
-            number = operator.index(index)
-        except TypeError:
-            raise TypeError(f"a sample's number must be an integer, a slice or a list, got {index!r}") from None
-        count = len(self.pipeline)
-        if not -count <= number < count:
-            raise IndexError(f"sample {number} of {count}")
-        return number % count
-
-    def _positions(self, indices: Any) -> _Ints:
-        count = len(self.pipeline)
-        if isinstance(indices, slice):
-            return np.arange(*indices.indices(count), dtype=np.int64)
-        array = np.asarray(indices)
-        if array.size == 0:
-            return np.zeros(0, dtype=np.int64)
-        if array.ndim == 1 and array.dtype == np.bool_ and len(array) == count:
-            return np.flatnonzero(array)
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise TypeError(f"numbers of samples must be integers in one row, got {array.dtype} of shape {array.shape}")
-        wrong = (array < -count) | (array >= count)
-        if wrong.any():
-            raise IndexError(f"sample {array[wrong][0]} of {count}")
-        array = array.astype(np.int64)
-        return np.where(array < 0, array + count, array)
 
     def __repr__(self) -> str:
         origin, more = self.pipeline.origins[0], len(self.pipeline.origins) - 1

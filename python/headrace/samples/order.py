@@ -5,6 +5,7 @@ Epoch e is the rows e * M to (e + 1) * M - 1 of M samples, each of them once. Th
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,17 @@ from headrace import _core
 from .pipeline import Origin, Pipeline
 from .selection import InStorage, Selection
 
-__all__ = ["LaneOrder", "Order", "PermutedOrder", "SequentialOrder", "Window", "default_window", "kind_of"]
+__all__ = [
+    "ENDLESS",
+    "LaneOrder",
+    "Order",
+    "PermutedOrder",
+    "SequentialOrder",
+    "Window",
+    "ZipOrder",
+    "default_window",
+    "kind_of",
+]
 
 _Ints = npt.NDArray[np.int64]
 
@@ -24,6 +35,10 @@ _WINDOWS_KEPT = 2
 
 _BLOCK = 65_536
 """Rows of a stretch in an order without windows: half a mebibyte of positions."""
+
+
+ENDLESS = 2**61
+"""The samples of an epoch that has no end: as many rows as orders have."""
 
 
 class Window(NamedTuple):
@@ -42,6 +57,8 @@ class Window(NamedTuple):
     """Which of the origin's chunks it is a part of."""
     items: _Ints
     """How many of its items the dataset has."""
+    lanes: int
+    """N of the order that it is a window of."""
 
 
 class Order(ABC):
@@ -59,12 +76,15 @@ class Order(ABC):
 
     @abstractmethod
     def positions(self, begin: int, end: int) -> _Ints:
-        """The positions of ``range(begin, end)``: int64, (end - begin,); rows of one epoch."""
+        """The positions of ``range(begin, end)``: int64, (end - begin,); rows of one epoch.
 
-    def window_of(self, row: int) -> Window | None:
-        """The window that a row lies in, if the order has windows."""
+        Of a zip they are (end - begin, sources).
+        """
+
+    def windows_of(self, row: int) -> tuple[Window, ...]:
+        """The windows that a row lies in: one for each source that has windows."""
         del row
-        return None
+        return ()
 
     def stretch(self, row: int) -> tuple[int, int]:
         """A row's neighbours whose positions cost little more than its own: from which row to before which, all of one
@@ -137,12 +157,13 @@ class LaneOrder(Order):
             begin = last
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0, dtype=np.int64)])
 
-    def window_of(self, row: int) -> Window:
-        """See `Order.window_of`."""
+    def windows_of(self, row: int) -> tuple[Window, ...]:
+        """See `Order.windows_of`."""
         begin, end, chunks = self._core.window_chunks(row)
         pieces = np.array(chunks, dtype=np.int64)
         selection = self._stored.selection
-        return Window(begin, end, selection.origin[pieces], selection.chunk[pieces], selection.count[pieces])
+        origin, chunk, items = selection.origin[pieces], selection.chunk[pieces], selection.count[pieces]
+        return (Window(begin, end, origin, chunk, items, self.lanes),)
 
     def stretch(self, row: int) -> tuple[int, int]:
         """See `Order.stretch`: the row's window."""
@@ -160,6 +181,45 @@ class LaneOrder(Order):
             positions = self._stored.positions[positions]
         self._kept = (*self._kept, (begin, end, positions))[-self._most :]
         return begin, end, positions
+
+
+class ZipOrder(Order):
+    """The lines of several sources side by side: row g is row g of each.
+
+    Args:
+        orders: of the sources, each over its own positions.
+        shifts: for each source the number of origins of those before it.
+        size: rows of an epoch; `ENDLESS` for no end.
+    """
+
+    def __init__(self, orders: Sequence[Order], shifts: Sequence[int], size: int) -> None:
+        self._orders = tuple(orders)
+        self._shifts = tuple(shifts)
+        self.size = size
+        # By which rows are shared out: of the source that gains most from a rank's rows being whole lanes.
+        self.lanes = max(order.lanes for order in orders)
+
+    def positions(self, begin: int, end: int) -> _Ints:
+        """See `Order.positions`: a column for each source."""
+        return np.stack([_line(order, begin, end) for order in self._orders], axis=1)
+
+    def windows_of(self, row: int) -> tuple[Window, ...]:
+        """See `Order.windows_of`."""
+        return tuple(
+            window._replace(origin=window.origin + shift)
+            for order, shift in zip(self._orders, self._shifts, strict=True)
+            for window in order.windows_of(row)
+        )
+
+
+def _line(order: Order, begin: int, end: int) -> _Ints:
+    """The positions of rows of any epochs."""
+    parts: list[_Ints] = []
+    while begin < end:
+        stop = min(end, (begin // order.size + 1) * order.size)
+        parts.append(order.positions(begin, stop))
+        begin = stop
+    return np.concatenate(parts or [np.zeros(0, dtype=np.int64)])
 
 
 def kind_of(pipeline: Pipeline, shuffle: bool) -> str:

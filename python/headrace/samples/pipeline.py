@@ -1,5 +1,6 @@
 """From positions in a dataset to samples: chunks are read, and the user's functions applied."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
@@ -12,12 +13,13 @@ from headrace.errors import StoreError
 from .applying import Failed, add_note, apply_stages
 from .cache import ChunkCache
 from .selection import Selection
-from .source import Chunk, Place, Source
+from .source import Chunk, Place, Places, Source
 from .stages import Filter, Key, Stage
 
-__all__ = ["Fetched", "Origin", "Pipeline", "Skip"]
+__all__ = ["AnyPipeline", "Fetched", "Origin", "Pipeline", "Skip"]
 
 OnError = Literal["raise", "skip"]
+_Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,9 @@ class Origin:
 class Skip(NamedTuple):
     """A sample that could not be made, and why."""
 
-    position: int
-    place: Place
+    position: Any
+    """An integer, or a list with one for each source of a zip."""
+    place: Place | Places
     error: str
 
 
@@ -66,37 +69,51 @@ class Fetched:
     """Which of the positions the samples are of; None for all."""
 
 
-@dataclass(frozen=True)
-class Pipeline:
-    """Items of some origins, numbered, and how each becomes a sample. It never changes and pickles."""
+class AnyPipeline(ABC):
+    """Samples at positions, as loaders ask for them. It never changes and pickles.
+
+    Attributes:
+        origins: where samples come from.
+    """
 
     origins: tuple[Origin, ...]
-    selection: Selection
 
+    @abstractmethod
     def __len__(self) -> int:
-        return len(self.selection)
+        """Samples of an epoch."""
 
-    def place(self, position: int) -> Place:
-        """Where the item at a position lies."""
-        origin, chunk, row = (int(part[0]) for part in self.selection.locate(np.array([position], dtype=np.int64)))
-        return self.origins[origin].source.place(chunk, row)
+    @abstractmethod
+    def in_order(self, rows: _Ints) -> _Ints:
+        """The positions of rows that nothing shuffles."""
+
+    @abstractmethod
+    def place(self, position: Any) -> Place | Places:
+        """Where the sample at a position lies."""
+
+    @abstractmethod
+    def note(self, position: Any) -> str:
+        """Text for a note to an error that names the sample at a position."""
+
+    @abstractmethod
+    def items(self, positions: _Ints, cache: ChunkCache, *, rows: _Ints, seed: int) -> list[list[Any] | Failed]:
+        """What stands at some positions: a list of one sample or none each, or what was raised for it. See `fetch`."""
 
     def fetch(
         self,
-        positions: npt.NDArray[np.int64],
+        positions: _Ints,
         cache: ChunkCache,
         *,
+        rows: _Ints | None = None,
         seed: int = 0,
-        epoch: int = 0,
         on_error: OnError = "raise",
     ) -> Fetched:
         """The samples at some positions.
 
         Args:
-            positions: int64, (samples,), each in ``range(len(self))``.
+            positions: int64, (samples,), each in ``range(len(self))``; of a zip (samples, sources).
             cache: where chunks are kept.
+            rows: int64, (samples,): where in the run they stand, for random numbers; None for the first epoch.
             seed: of random numbers for functions.
-            epoch: of random numbers for functions.
             on_error: ``"skip"`` leaves out samples that are damaged or whose functions raise.
 
         Raises:
@@ -104,18 +121,19 @@ class Pipeline:
             DataError: if a sample is damaged.
             StoreError: if the store does not answer.
         """
-        numbers = positions.tolist()
-        items = self.expand(positions, cache, key_of=lambda index: Key(seed, epoch, numbers[index]))
+        if rows is None:
+            rows = np.zeros(len(positions), dtype=np.int64)
+        items = self.items(positions, cache, rows=rows, seed=seed)
         samples: list[Any] = []
         kept: list[int] = []
         skipped: list[Skip] = []
         for index, item in enumerate(items):
             if type(item) is Failed:
+                position = positions[index].tolist()
                 if on_error == "raise":
-                    add_note(item.error, self.note(numbers[index]))
+                    add_note(item.error, self.note(position))
                     raise item.error
-                where = self.place(numbers[index])
-                skipped.append(Skip(numbers[index], where, f"{type(item.error).__name__}: {item.error}"))
+                skipped.append(Skip(position, self.place(position), f"{type(item.error).__name__}: {item.error}"))
             elif item:
                 samples += item
                 kept.append(index)
@@ -123,9 +141,72 @@ class Pipeline:
             return Fetched(samples)
         return Fetched(samples, len(items) - len(kept) - len(skipped), skipped, kept)
 
+    @property
+    def filtered(self) -> bool:
+        """Whether a function decides which samples there are."""
+        return any(origin.filtered for origin in self.origins)
+
+    def dtypes(self) -> dict[str, np.dtype[Any]] | None:
+        """The types of number columns, if batches can be made column by column: whatever samples they are of."""
+        return None
+
+    def gather(self, positions: _Ints, cache: ChunkCache) -> dict[str, Any] | None:
+        """The samples at some positions column by column; for pipelines that have `dtypes`.
+
+        None means that they are to be fetched one by one: a sample is damaged, which is then named.
+
+        Raises:
+            StoreError: if the store does not answer.
+        """
+        del positions, cache
+        return None
+
+    def key(self, origin: int, chunk: int) -> tuple[Source, Any, int]:
+        """What a chunk is kept under: the same for all that read the same columns of one source."""
+        which = self.origins[origin]
+        return which.source, which.columns, chunk
+
+    def load(self, origin: int, chunk: int) -> Callable[[], Chunk]:
+        """A function that reads a chunk."""
+        which = self.origins[origin]
+        return lambda: which.source.load(chunk, which.columns)
+
+
+@dataclass(frozen=True)
+class Pipeline(AnyPipeline):
+    """Items of some origins, numbered, and how each becomes a sample."""
+
+    origins: tuple[Origin, ...]
+    selection: Selection
+
+    def __len__(self) -> int:
+        return len(self.selection)
+
+    def in_order(self, rows: _Ints) -> _Ints:
+        """See `AnyPipeline.in_order`."""
+        return rows % len(self)
+
+    def place(self, position: int) -> Place:
+        """See `AnyPipeline.place`."""
+        origin, chunk, row = (int(part[0]) for part in self.selection.locate(np.array([position], dtype=np.int64)))
+        return self.origins[origin].source.place(chunk, row)
+
+    def note(self, position: int) -> str:
+        """See `AnyPipeline.note`."""
+        return f"headrace: sample {position} ({self.place(position)})"
+
+    def items(self, positions: _Ints, cache: ChunkCache, *, rows: _Ints, seed: int) -> list[list[Any] | Failed]:
+        """See `AnyPipeline.items`."""
+        size = len(self)
+
+        def key_of(index: int) -> Key:
+            return Key(seed, int(rows[index]) // size, int(positions[index]))
+
+        return self.expand(positions, cache, key_of=key_of)
+
     def expand(
         self,
-        positions: npt.NDArray[np.int64],
+        positions: _Ints,
         cache: ChunkCache,
         *,
         key_of: Callable[[int], Key],
@@ -176,14 +257,8 @@ class Pipeline:
         """The stages of the origin that has most."""
         return max(len(origin.stages) for origin in self.origins)
 
-    def note(self, position: int) -> str:
-        """Text for a note to an error that names the sample at a position."""
-        return f"headrace: sample {position} ({self.place(position)})"
-
     def dtypes(self) -> dict[str, np.dtype[Any]] | None:
-        """The types of number columns, if batches can be made column by column: no function looks at samples, and all
-        origins have the same columns. So it never depends on a batch's samples.
-        """  # noqa: D205
+        """See `AnyPipeline.dtypes`: none where functions look at samples, or origins have not the same columns."""
         found: set[tuple[tuple[str, np.dtype[Any]], ...]] = set()
         for origin in self.origins:
             columns = origin.columns or origin.source.columns
@@ -195,14 +270,8 @@ class Pipeline:
             return None
         return {name: kind for name, kind in found.pop() if kind.kind != "O"}
 
-    def gather(self, positions: npt.NDArray[np.int64], cache: ChunkCache) -> dict[str, Any] | None:
-        """The samples at some positions column by column; for pipelines that have `dtypes`.
-
-        None means that they are to be fetched one by one: a sample is damaged, which is then named.
-
-        Raises:
-            StoreError: if the store does not answer.
-        """
+    def gather(self, positions: _Ints, cache: ChunkCache) -> dict[str, Any] | None:
+        """See `AnyPipeline.gather`."""
         found = self.selection.locate(positions)
         pairs = list(zip(found.origin.tolist(), found.chunk.tolist(), strict=True))
         numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
@@ -268,16 +337,6 @@ class Pipeline:
             raise
         except Exception as error:
             return Failed(error)
-
-    def key(self, origin: int, chunk: int) -> tuple[Source, Any, int]:
-        """What a chunk is kept under: the same for all that read the same columns of one source."""
-        which = self.origins[origin]
-        return which.source, which.columns, chunk
-
-    def load(self, origin: int, chunk: int) -> Callable[[], Chunk]:
-        """A function that reads a chunk."""
-        which = self.origins[origin]
-        return lambda: which.source.load(chunk, which.columns)
 
 
 def _take(chunk: Chunk, rows: list[int]) -> list[Any]:

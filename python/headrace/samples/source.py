@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from headrace._traffic import Traffic
 
-__all__ = ["Chunk", "Place", "Source", "digest"]
+__all__ = ["Chunk", "Place", "Places", "Source", "digest"]
 
 
 class Place(NamedTuple):
@@ -36,6 +36,20 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.file}, chunk {self.chunk}, row {self.row}"
+
+
+class Places(tuple[Place, ...]):
+    """Where the parts of a sample of a zip lie: a `Place` for each source.
+
+    Example:
+        >>> str(Places([Place("a.mds", 1, 17), Place("b.jsonl", 0, 3)]))
+        'a.mds, chunk 1, row 17; b.jsonl, chunk 0, row 3'
+    """
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self))
 
 
 class Chunk(ABC):

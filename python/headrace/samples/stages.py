@@ -14,7 +14,7 @@ from headrace.errors import DataError
 if TYPE_CHECKING:
     from headrace.tokenizing import Encoder
 
-__all__ = ["DROPPED", "BatchMap", "Filter", "FlatMap", "Key", "Map", "Pick", "Stage", "Tokenize"]
+__all__ = ["DROPPED", "BatchMap", "Filter", "FlatMap", "Key", "Map", "Pick", "Stage", "Tokenize", "seed_of"]
 
 _SPREAD = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio, odd: multiples of it lie far from each other modulo 2^64."""
@@ -55,6 +55,11 @@ class Key:
         key = np.array([self.seed, stage], dtype=np.uint64)
         counter = np.array([0, self.part(number), self.position, self.epoch], dtype=np.uint64)
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+def seed_of(seed: int, number: int) -> int:
+    """The seed of a zip's source with a number, and with the number of sources that of its own functions."""
+    return (seed + number * _SPREAD) % 2**64
 
 
 class Stage(ABC):

@@ -1,0 +1,153 @@
+"""Which data a run over samples is of, and in which order: made of arguments, or found in a state."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from headrace import _core
+from headrace.errors import StateMismatch
+from headrace.samples.order import (
+    ENDLESS,
+    LaneOrder,
+    Order,
+    PermutedOrder,
+    SequentialOrder,
+    ZipOrder,
+    default_window,
+    kind_of,
+)
+from headrace.samples.pipeline import AnyPipeline, Pipeline
+from headrace.samples.stages import seed_of
+from headrace.samples.zipped import ZipPipeline
+from headrace.state import MAX_LANES
+
+from .run_arguments import RunArguments, choose
+
+__all__ = ["Data", "check_same_data", "data_of", "order_of"]
+
+_State = Mapping[str, Any] | None
+
+
+class Data(NamedTuple):
+    """What a state says of data, as plain JSON types."""
+
+    kind: str
+    """Of the order: see `kind_of`; or ``"zip"``."""
+    samples: dict[str, Any]
+    """Which samples there are."""
+    sources: list[dict[str, Any]]
+    """Where they lie."""
+
+
+def data_of(pipeline: AnyPipeline, shuffle: bool) -> Data:
+    """What a state says of a pipeline's data."""
+    if isinstance(pipeline, ZipPipeline):
+        each = [data_of(source, shuffle) for source in pipeline.sources]
+        samples = None if pipeline.length == ENDLESS else pipeline.length
+        return Data("zip", {"order": "zip", "samples": samples}, [one.samples | {"parts": one.sources} for one in each])
+    plain = cast("Pipeline", pipeline)
+    kind = kind_of(plain, shuffle)
+    samples = {"order": kind, "samples": len(plain), "selection": plain.selection.digest()}
+    return Data(kind, samples, [origin.summary() for origin in plain.origins])
+
+
+def check_same_data(data: Data, state: Mapping[str, Any]) -> None:
+    """Refuses the state of a run over other samples.
+
+    Raises:
+        StateMismatch: naming the first difference.
+    """
+    _check_sources(data.sources, state["sources"], "source")
+    for key, value in data.samples.items():
+        if state["pipeline"].get(key) != value:
+            raise StateMismatch(
+                f"the samples are not those of the state: {key} is {value!r} here and "
+                f"{state['pipeline'].get(key)!r} in the state"
+            )
+
+
+def _check_sources(here: Sequence[Mapping[str, Any]], there: Any, kind: str, of: str = "") -> None:
+    """Compares what is said of sources; of a zip's, then of the parts of each."""
+    count = len(there) if isinstance(there, list) else 0  # pyright: ignore[reportUnknownArgumentType]
+    if len(here) != count:
+        raise StateMismatch(f"the data is not that of the state: {len(here)} {kind}s{of} here, {count} in the state")
+    for number, (new, old) in enumerate(zip(here, there, strict=True)):
+        found: Mapping[str, Any] = old if isinstance(old, dict) else {}
+        for key, value in new.items():
+            if key == "parts":
+                _check_sources(value, found.get(key), "part", f" of source {number}")
+            elif found.get(key) != value:
+                raise StateMismatch(
+                    f"the data is not that of the state: {key} of {kind} {number}{of} is {value!r} here and "
+                    f"{found.get(key)!r} in the state\nhint: to start a new run, load no state"
+                )
+
+
+def order_of(
+    pipeline: AnyPipeline, data: Data, seed: int, given: RunArguments, largest: int, state: _State
+) -> tuple[Order, dict[str, Any]]:
+    """The order of a run, and what its state says of it beside N and W.
+
+    Args:
+        pipeline: whose samples.
+        data: of it; that of the state, if there is one.
+        seed: of the run.
+        given: what the user said.
+        largest: the largest global batch size to come.
+        state: that the run goes on from.
+
+    Raises:
+        ValueError: if the order has no such lanes or windows.
+        StateMismatch: if what was given contradicts the state.
+    """
+    if not isinstance(pipeline, ZipPipeline):
+        _check_given(data.kind, given)
+        return _order(cast("Pipeline", pipeline), data.kind, seed, given, largest, state), {}
+    kinds: list[str] = [source["order"] for source in data.sources]
+    _check_given("lanes" if "lanes" in kinds else kinds[0], given)
+    known: Sequence[_State] = [None] * len(kinds) if state is None else _known(kinds, state)
+    orders = [
+        _order(pipeline.sources[number], kind, seed_of(seed, number), given, largest, known[number])
+        for number, kind in enumerate(kinds)
+    ]
+    dealt = [{"lanes": order.lanes, "window": order.window} for order in orders]
+    return ZipOrder(orders, pipeline.shifts, pipeline.length), {"dealt": dealt}
+
+
+def _order(source: Pipeline, kind: str, seed: int, given: RunArguments, largest: int, state: _State) -> Order:
+    if kind == "sequential":
+        return SequentialOrder(len(source))
+    if kind == "permutation":
+        return PermutedOrder(len(source), seed)
+    stored = source.selection.in_storage_order()
+    selection = stored.selection
+    window = choose("window", given.window, state, default_window(source, stored, given.lanes or largest))
+    lanes = _core.default_lanes(largest, len(selection), selection.pieces, window)
+    return LaneOrder(stored, seed, choose("lanes", given.lanes, state, lanes), window)
+
+
+def _known(kinds: Sequence[str], state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """N and W of each source of a zip, as a state has them.
+
+    Raises:
+        StateMismatch: if it has none such.
+    """
+    found: Any = state["pipeline"].get("dealt")
+    sound = isinstance(found, list) and len(cast("list[Any]", found)) == len(kinds)
+    for number, kind in enumerate(kinds if sound else ()):
+        given: Any = found[number]
+        least = int(kind == "lanes")
+        sound &= isinstance(given, dict) and _is_within(cast("dict[str, Any]", given).get("lanes"), 1, MAX_LANES)
+        sound &= isinstance(given, dict) and _is_within(cast("dict[str, Any]", given).get("window"), least, 2**32 - 1)
+    if not sound:
+        raise StateMismatch(f"state: expected 'dealt' to have lanes and a window for each source, found {found!r}")
+    return found
+
+
+def _is_within(value: Any, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _check_given(kind: str, given: RunArguments) -> None:
+    for name in ("lanes", "window"):
+        if kind != "lanes" and getattr(given, name) not in (None, 1):
+            raise ValueError(f"{name} must be left out for a {kind} order, got {getattr(given, name)}")
