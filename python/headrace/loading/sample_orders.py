@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, cast
 
 from headrace import _core
 from headrace.errors import StateMismatch
+from headrace.samples.draws import seed_of
 from headrace.samples.order import (
     ENDLESS,
     LaneOrder,
@@ -16,7 +17,6 @@ from headrace.samples.order import (
     kind_of,
 )
 from headrace.samples.pipeline import AnyPipeline, Pipeline
-from headrace.samples.stages import seed_of
 from headrace.samples.zipped import ZipPipeline
 from headrace.state import MAX_LANES
 
@@ -67,11 +67,13 @@ def check_same_data(data: Data, state: Mapping[str, Any]) -> None:
 
 def _check_sources(here: Sequence[Mapping[str, Any]], there: Any, kind: str, of: str = "") -> None:
     """Compares what is said of sources; of a zip's, then of the parts of each."""
-    count = len(there) if isinstance(there, list) else 0  # pyright: ignore[reportUnknownArgumentType]
-    if len(here) != count:
-        raise StateMismatch(f"the data is not that of the state: {len(here)} {kind}s{of} here, {count} in the state")
-    for number, (new, old) in enumerate(zip(here, there, strict=True)):
-        found: Mapping[str, Any] = old if isinstance(old, dict) else {}
+    others = cast("list[Any]", there if isinstance(there, list) else [])
+    if len(here) != len(others):
+        raise StateMismatch(
+            f"the data is not that of the state: {len(here)} {kind}s{of} here, {len(others)} in the state"
+        )
+    for number, (new, old) in enumerate(zip(here, others, strict=True)):
+        found = cast("dict[str, Any]", old if isinstance(old, dict) else {})
         for key, value in new.items():
             if key == "parts":
                 _check_sources(value, found.get(key), "part", f" of source {number}")
@@ -131,20 +133,19 @@ def _known(kinds: Sequence[str], state: Mapping[str, Any]) -> list[Mapping[str, 
     Raises:
         StateMismatch: if it has none such.
     """
-    found: Any = state["pipeline"].get("dealt")
-    sound = isinstance(found, list) and len(cast("list[Any]", found)) == len(kinds)
-    for number, kind in enumerate(kinds if sound else ()):
-        given: Any = found[number]
-        least = int(kind == "lanes")
-        sound &= isinstance(given, dict) and _is_within(cast("dict[str, Any]", given).get("lanes"), 1, MAX_LANES)
-        sound &= isinstance(given, dict) and _is_within(cast("dict[str, Any]", given).get("window"), least, 2**32 - 1)
-    if not sound:
-        raise StateMismatch(f"state: expected 'dealt' to have lanes and a window for each source, found {found!r}")
+    dealt: Any = state["pipeline"].get("dealt")
+    found = cast("list[Any]", dealt if isinstance(dealt, list) else [])
+    if len(found) != len(kinds) or not all(map(_is_dealt, found, kinds)):
+        raise StateMismatch(f"state: expected 'dealt' to have lanes and a window for each source, found {dealt!r}")
     return found
 
 
-def _is_within(value: Any, least: int, most: int) -> bool:
-    return type(value) is int and least <= value <= most
+def _is_dealt(found: Any, kind: str) -> bool:
+    numbers = cast("dict[str, Any]", found if isinstance(found, dict) else {})
+    bounds = {"lanes": (1, MAX_LANES), "window": (int(kind == "lanes"), 2**32 - 1)}
+    return all(
+        type(numbers.get(name)) is int and least <= numbers[name] <= most for name, (least, most) in bounds.items()
+    )
 
 
 def _check_given(kind: str, given: RunArguments) -> None:

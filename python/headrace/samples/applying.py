@@ -5,7 +5,8 @@ from typing import Any, final
 
 from headrace.errors import StoreError
 
-from .stages import DROPPED, Key, Stage, Tokenize
+from .draws import Draws, Key
+from .stages import DROPPED, Stage, Tokenize
 
 __all__ = ["Failed", "add_note", "apply_stages"]
 
@@ -85,7 +86,7 @@ def _through(
         key = key_of(index) if stage.random else None
         for place, document in enumerate(documents):
             try:
-                found = stage(document, None if key is None else key.generator(number, place))
+                found = stage(document, None if key is None else Draws(key, number, place))
             except StoreError:
                 raise
             except Exception as error:

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .source import Place
-
 __all__ = ["SampleBatch"]
 
 
@@ -20,7 +18,8 @@ class SampleBatch(dict[str, Any]):
         step: the step, from 0 through the whole run.
         epoch: the epoch.
         rows: int64, (samples,): the number of each sample's row in the run.
-        positions: int64, (samples,): the number of each sample in the dataset.
+        positions: int64, (samples,): the number of each sample in the dataset; of a zip (samples, sources): that in
+            each of its datasets.
 
     Example:
         >>> batch = next(iter(headrace.DataLoader(samples, batch_size=4, shuffle=False)))
@@ -38,7 +37,7 @@ class SampleBatch(dict[str, Any]):
         epoch: int,
         rows: npt.NDArray[np.int64],
         positions: npt.NDArray[np.int64],
-        sources: Callable[[], list[Place]],
+        sources: Callable[[], list[Any]],
         state: Callable[[], dict[str, Any]],
     ) -> None:
         super().__init__(parts)
@@ -54,8 +53,8 @@ class SampleBatch(dict[str, Any]):
         """The state after this batch, as `DataLoader.state_dict` gives it; built when asked for."""
         return self._state()
 
-    def sources(self) -> list[Place]:
-        """Where each sample lies: file, chunk and row.
+    def sources(self) -> list[Any]:
+        """Where each sample lies: a `Place`, with file, chunk and row; of a zip `Places`, with one for each source.
 
         Example:
             >>> next(iter(headrace.DataLoader(samples, batch_size=2, shuffle=False))).sources()[1].row

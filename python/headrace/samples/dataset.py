@@ -15,6 +15,7 @@ from .expression import Expression
 from .pipeline import Origin, Pipeline
 from .reading import Readable, numbers_of
 from .selection import Selection
+from .source import Place
 from .stages import Pick, Stage
 from .where import keep_rows
 
@@ -67,6 +68,15 @@ class SampleDataset(Readable):
         origin = self.pipeline.origins[0]
         schema = origin.source.schema
         return schema if origin.columns is None else {name: schema[name] for name in origin.columns}
+
+    def place(self, index: SupportsIndex) -> Place:
+        """Where a sample lies: file, chunk and row.
+
+        Example:
+            >>> samples.place(0).file
+            'part.jsonl'
+        """
+        return self._place(index)
 
     def info(self) -> dict[str, Any]:
         """What is known without reading samples.

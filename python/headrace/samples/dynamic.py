@@ -14,9 +14,10 @@ from headrace._units import as_int
 
 from .applying import Failed, add_note, apply_stages
 from .cache import ChunkCache
+from .draws import Key
 from .packing import Mode, RowPacking
 from .pipeline import Pipeline
-from .stages import BatchMap, Filter, FlatMap, Key, Map, Pick, Stage, Tokenize
+from .stages import BatchMap, Filter, FlatMap, Map, Pick, Stage, Tokenize
 
 __all__ = ["Chain", "DocumentPipeline", "DynamicDataset", "DynamicDocuments", "DynamicRows", "names_of"]
 

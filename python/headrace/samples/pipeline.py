@@ -12,9 +12,10 @@ from headrace.errors import StoreError
 
 from .applying import Failed, add_note, apply_stages
 from .cache import ChunkCache
+from .draws import Key
 from .selection import Selection
 from .source import Chunk, Place, Places, Source
-from .stages import Filter, Key, Stage
+from .stages import Filter, Stage
 
 __all__ = ["AnyPipeline", "Fetched", "Origin", "Pipeline", "Skip"]
 

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from .dynamic import Chain
 from .pipeline import AnyPipeline
-from .source import Place
 
 __all__ = ["Readable", "numbers_of"]
 
@@ -58,18 +57,12 @@ class Readable(Chain):
         for begin in range(0, count, _READ_AHEAD):
             yield from self._read(np.arange(begin, min(begin + _READ_AHEAD, count), dtype=np.int64))
 
-    def place(self, index: SupportsIndex) -> Place:
-        """Where a sample lies: file, chunk and row.
-
-        Example:
-            >>> samples.place(0).file
-            'part.jsonl'
-        """
-        number = np.array([number_of(index, len(self.pipeline))], dtype=np.int64)
-        return self.pipeline.place(self.pipeline.in_order(number)[0].tolist())
-
     def _read(self, numbers: _Ints) -> list[Any]:
         return self.pipeline.fetch(self.pipeline.in_order(numbers), self._cache, rows=numbers).samples
+
+    def _place(self, index: SupportsIndex) -> Any:
+        number = np.array([number_of(index, len(self.pipeline))], dtype=np.int64)
+        return self.pipeline.place(self.pipeline.in_order(number)[0].tolist())
 
     def _counted(self, what: str) -> None:
         if self.pipeline.filtered:

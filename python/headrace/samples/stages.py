@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-import numpy as np
-
 from headrace.errors import DataError
+
+from .draws import GENERATORS, Draws
 
 if TYPE_CHECKING:
     from headrace.tokenizing import Encoder
 
-__all__ = ["DROPPED", "BatchMap", "Filter", "FlatMap", "Key", "Map", "Pick", "Stage", "Tokenize", "seed_of"]
-
-_SPREAD = 0x9E3779B97F4A7C15
-"""2^64 divided by the golden ratio, odd: multiples of it lie far from each other modulo 2^64."""
+__all__ = ["DROPPED", "BatchMap", "Filter", "FlatMap", "Map", "Pick", "Stage", "Tokenize"]
 
 
 class _Dropped:
@@ -31,35 +28,6 @@ class _Dropped:
 
 
 DROPPED = _Dropped()
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What random numbers for a sample, or for what was made of it, depend on."""
-
-    seed: int
-    epoch: int
-    position: int
-    """The sample's number in the dataset that is loaded."""
-    document: int = 0
-    """Tells apart what begins with the same sample: see docs/order.md."""
-
-    def part(self, number: int) -> int:
-        """What tells apart one of several documents of this key."""
-        return (self.document * _SPREAD + number) % 2**64
-
-    def generator(self, stage: int, number: int = 0) -> "np.random.Generator":
-        """The numbers for a stage and one of several documents: Philox 4x64, its key (seed, stage), its counter
-        (0, part, position, epoch).
-        """  # noqa: D205
-        key = np.array([self.seed, stage], dtype=np.uint64)
-        counter = np.array([0, self.part(number), self.position, self.epoch], dtype=np.uint64)
-        return np.random.Generator(np.random.Philox(key=key, counter=counter))
-
-
-def seed_of(seed: int, number: int) -> int:
-    """The seed of a zip's source with a number, and with the number of sources that of its own functions."""
-    return (seed + number * _SPREAD) % 2**64
 
 
 class Stage(ABC):
@@ -78,7 +46,7 @@ class Stage(ABC):
         return False
 
     @abstractmethod
-    def __call__(self, sample: Any, rng: "np.random.Generator | None") -> Any:
+    def __call__(self, sample: Any, draws: Draws | None) -> Any:
         """The next form of a sample, or `DROPPED`; a list of several if it is one of `many`."""
 
     @abstractmethod
@@ -88,19 +56,30 @@ class Stage(ABC):
 
 @dataclass(frozen=True)
 class _Function(Stage):
-    """A stage that is a function of the user's: ``fn(sample)``, or ``fn(sample, rng=generator)`` if it takes one."""
+    """A stage that is a function of the user's: ``fn(sample)``, and the generators that it has arguments for."""
 
     fn: Callable[..., Any]
     kind: ClassVar[str]
     """The method that made it."""
 
-    def _call(self, sample: Any, rng: "np.random.Generator | None") -> Any:
-        return self.fn(sample) if rng is None else self.fn(sample, rng=rng)
+    def _call(self, sample: Any, draws: Draws | None) -> Any:
+        if draws is None:
+            return self.fn(sample)
+        return self.fn(sample, **{name: GENERATORS[name](draws) for name in self._generators})
+
+    @property
+    def random(self) -> bool:
+        """See `Stage`."""
+        return bool(self._generators)
 
     @cached_property
-    def random(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """See `Stage`."""
-        return _takes_rng(self.fn)
+    def _generators(self) -> tuple[str, ...]:
+        try:
+            parameters = inspect.signature(self.fn).parameters
+        except (TypeError, ValueError):  # a function of C code may not tell
+            return ()
+        refused = inspect.Parameter.POSITIONAL_ONLY
+        return tuple(name for name in GENERATORS if name in parameters and parameters[name].kind is not refused)
 
     def identity(self) -> list[Any]:
         """See `Stage.identity`."""
@@ -115,9 +94,9 @@ class Map(_Function):
 
     kind = "map"
 
-    def __call__(self, sample: Any, rng: "np.random.Generator | None") -> Any:
+    def __call__(self, sample: Any, draws: Draws | None) -> Any:
         """The function's result."""
-        return self._call(sample, rng)
+        return self._call(sample, draws)
 
 
 class Filter(_Function):
@@ -125,9 +104,9 @@ class Filter(_Function):
 
     kind = "filter"
 
-    def __call__(self, sample: Any, rng: "np.random.Generator | None") -> Any:
+    def __call__(self, sample: Any, draws: Draws | None) -> Any:
         """The sample, or `DROPPED`."""
-        return sample if self._call(sample, rng) else DROPPED
+        return sample if self._call(sample, draws) else DROPPED
 
 
 class FlatMap(_Function):
@@ -136,13 +115,13 @@ class FlatMap(_Function):
     many = True
     kind = "flat_map"
 
-    def __call__(self, sample: Any, rng: "np.random.Generator | None") -> list[Any]:
+    def __call__(self, sample: Any, draws: Draws | None) -> list[Any]:
         """What the function gives, as a list.
 
         Raises:
             TypeError: if it is nothing to iterate over, or text.
         """
-        return _listed(self._call(sample, rng), self)
+        return _listed(self._call(sample, draws), self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,13 +132,13 @@ class BatchMap(_Function):
     many = True
     kind = "batch_map"
 
-    def __call__(self, sample: list[Any], rng: "np.random.Generator | None") -> list[Any]:
+    def __call__(self, sample: list[Any], draws: Draws | None) -> list[Any]:
         """What the function gives for a list of samples, as a list.
 
         Raises:
             TypeError: if it is nothing to iterate over, or text.
         """
-        return _listed(self._call(sample, rng), self)
+        return _listed(self._call(sample, draws), self)
 
     def identity(self) -> list[Any]:
         """See `Stage.identity`."""
@@ -175,13 +154,13 @@ class Pick(Stage):
 
     names: tuple[str, ...]
 
-    def __call__(self, sample: Any, rng: "np.random.Generator | None") -> Any:
+    def __call__(self, sample: Any, draws: Draws | None) -> Any:
         """The dict of the parts.
 
         Raises:
             DataError: if the sample has not all of them.
         """
-        del rng
+        del draws
         if not isinstance(sample, Mapping):
             raise DataError(f"select: expected a dict with {', '.join(self.names)}, found {type(sample).__name__}")
         parts = cast("Mapping[str, Any]", sample)
@@ -209,9 +188,9 @@ class Tokenize(Stage):
     truncate: int | None
     """The most tokens that a sample keeps."""
 
-    def __call__(self, sample: Any, rng: "np.random.Generator | None") -> Any:
+    def __call__(self, sample: Any, draws: Draws | None) -> Any:
         """The sample with its tokens."""
-        del rng
+        del draws
         return self.all([sample])[0]
 
     def all(self, samples: Sequence[Any]) -> list[Any]:
@@ -262,14 +241,6 @@ def _listed(found: Any, stage: Stage) -> list[Any]:
     if not hasattr(found, "__iter__") or issubclass(kind, str | bytes | Mapping):
         raise TypeError(f"{stage!r} must give a list of samples, got {kind.__name__}")
     return list(found)
-
-
-def _takes_rng(fn: Callable[..., Any]) -> bool:
-    try:
-        parameters = inspect.signature(fn).parameters
-    except (TypeError, ValueError):  # a function of C code may not tell
-        return False
-    return "rng" in parameters and parameters["rng"].kind is not inspect.Parameter.POSITIONAL_ONLY
 
 
 def _name(fn: Callable[..., Any]) -> str:

@@ -14,11 +14,12 @@ from headrace._units import as_int
 from .applying import Failed, add_note, apply_stages
 from .cache import ChunkCache
 from .dataset import SampleDataset
+from .draws import Key, seed_of
 from .order import ENDLESS
 from .pipeline import AnyPipeline, Origin, Pipeline
 from .reading import Readable
 from .source import Places
-from .stages import Filter, Key, Stage, seed_of
+from .stages import Filter, Stage
 
 __all__ = ["ZipDataset", "ZipPipeline", "zip"]
 
@@ -99,7 +100,7 @@ class ZipPipeline(AnyPipeline):
         for number, part in enumerate(parts):
             if type(part) is Failed:
                 note = self.sources[number].note(int(position[number]))
-                add_note(part.error, f"{note}, of source {number}")
+                add_note(part.error, f"{note}, of source {number} of a zip")
                 return part
         whole = tuple(sample for part in parts if not isinstance(part, Failed) for sample in part)
         return [whole] if len(whole) == len(parts) else []
@@ -126,7 +127,7 @@ class ZipDataset(Readable):
         The next epoch goes on where the last one ended, as with the `length` of `zip`.
 
         Example:
-            >>> len(headrace.zip([samples, samples], length=math.inf).take(3))
+            >>> len(headrace.zip([samples, samples], length=float("inf")).take(3))
             3
         """
         super()._counted("take")
@@ -144,6 +145,15 @@ class ZipDataset(Readable):
         if self.pipeline.length == ENDLESS:
             return self
         return self._with(length=as_int(self.pipeline.length * times, "repeat: an epoch's length", most=_MOST))
+
+    def place(self, index: SupportsIndex) -> Places:
+        """Where the samples of a tuple lie: of each source file, chunk and row.
+
+        Example:
+            >>> [place.row for place in headrace.zip([samples, samples.skip(5)]).place(2)]
+            [2, 7]
+        """
+        return self._place(index)
 
     def info(self) -> dict[str, Any]:
         """What is known without reading samples.

@@ -3,8 +3,9 @@
 from collections import deque
 from typing import Any
 
+from headrace.samples.draws import Key
 from headrace.samples.dynamic import DocumentPipeline
-from headrace.samples.stages import BatchMap, Key
+from headrace.samples.stages import BatchMap
 
 from .make import Block, Failure, Group
 from .packers import Cursor, Document, Mark

@@ -13,10 +13,10 @@ from headrace.errors import DataError
 from headrace.loading.pool import add_note
 from headrace.samples.applying import Failed
 from headrace.samples.cache import ChunkCache
+from headrace.samples.draws import Key
 from headrace.samples.dynamic import DocumentPipeline
 from headrace.samples.packing import Flat
 from headrace.samples.pipeline import OnError
-from headrace.samples.stages import Key
 
 from .source import Maker
 
