@@ -56,7 +56,7 @@ def names(tmp_path: Path) -> dict[str, Any]:
 MODULES = [
     *("batch", "dataset", "encryption", "loader", "opening", "jax", "records", "state", "store"),
     *("torch.dataset", "torch.loader"),
-    *("samples.batch", "samples.dataset", "samples.expression", "samples.source"),
+    *("samples.batch", "samples.dataset", "samples.expression", "samples.source", "samples.zipped"),
     *(
         "prepare.arguments",
         "prepare.mapping",

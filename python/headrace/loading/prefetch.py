@@ -59,7 +59,10 @@ class Prefetcher:
         if not self._windows:
             return
         now = set(self._of_rank(view, self._windows))
-        self._cache.retire([self._pipeline.key(*pair) for pair in self._in_use - now])
+        # Two sources of a zip may be one, and hold the same chunk.
+        still = {self._pipeline.key(*pair) for pair in now}
+        gone = [self._pipeline.key(*pair) for pair in self._in_use - now]
+        self._cache.retire([key for key in gone if key not in still])
         self._in_use.clear()
         self._in_use.update(now)
         if self._threads:

@@ -87,9 +87,10 @@ class Chain(Dataset):
     def map(self, fn: Callable[..., Any]) -> Self:
         """Another sample for each: ``fn(sample)``.
 
-        A function with an argument ``rng`` is given a NumPy generator for each sample. Its numbers depend on the seed,
-        the epoch and the sample's number alone: they are the same on any thread, any number of ranks, and after a
-        resume. What a function raises keeps its type and names the sample (see ``on_error`` of `DataLoader`).
+        A function with an argument ``rng`` is given a NumPy generator for each sample, with ``python_rng`` a
+        `random.Random`, with ``torch_rng`` a `torch.Generator`. Their numbers depend on the seed, the epoch and the
+        sample's number alone: they are the same on any thread, any number of ranks, and after a resume. What a function
+        raises keeps its type and names the sample (see ``on_error`` of `DataLoader`).
 
         Example:
             >>> samples.map(lambda sample: sample["text"].upper())[0]

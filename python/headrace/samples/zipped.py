@@ -110,6 +110,10 @@ class ZipDataset(Readable):
     """Tuples of a sample of each of several datasets, as `zip` gives them.
 
     ``len()`` is the number of tuples in an epoch; ``data[i]`` and iteration give them as nothing shuffles them.
+
+    Example:
+        >>> [pair["label"] for pair in headrace.zip([samples, samples.skip(3)])[0]]
+        [0, 1]
     """
 
     def __init__(self, pipeline: ZipPipeline, cache: ChunkCache) -> None:
