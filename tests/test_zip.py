@@ -200,6 +200,17 @@ def test_a_filter_and_batches_of_other_sizes() -> None:
     assert after == [row for row in reference(three(), 69, 2, **dealt)[12:] if row[0] % 3]
 
 
+def test_a_rank_may_have_no_row_of_a_step() -> None:
+    def rank(number: int, world_size: int) -> list[Any]:
+        data, options = zipped(5), {"allow_empty": True, "collate_fn": lambda samples: {"ids": samples}}
+        return list(load(data, 4, seed=1, rank=number, world_size=world_size, **options))
+
+    batches = [rank(number, 4) for number in range(4)]
+    assert [[batch.positions.shape for batch in one] for one in batches] == [[(1, 3), (0, 3)]] * 3 + [[(1, 3), (1, 3)]]
+    given = [row["ids"].tolist() for step in range(2) for one in batches for row in one[step]["ids"]]
+    assert given == [row["ids"].tolist() for batch in rank(0, 1) for row in batch["ids"]]
+
+
 # Other data
 
 

@@ -141,7 +141,7 @@ class Run:
     def positions(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The samples that stand at some rows of one step."""
         if not len(rows):
-            return rows
+            return self.order.positions(0, 0)
         begin, end = int(rows[0]), int(rows[-1]) + 1
         found = self.order.positions(begin, end)
         return found if len(rows) == end - begin else found[rows - begin]

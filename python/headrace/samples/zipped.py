@@ -78,14 +78,11 @@ class ZipPipeline(AnyPipeline):
 
     def items(self, positions: _Ints, cache: ChunkCache, *, rows: _Ints, seed: int) -> list[list[Any] | Failed]:
         """See `AnyPipeline.items`: a tuple is dropped where a source drops its sample."""
-        positions = positions.reshape(-1, len(self.sources))
         columns = [
             source.items(positions[:, number], cache, rows=rows, seed=seed_of(seed, number))
             for number, source in enumerate(self.sources)
         ]
-        items = [
-            self._tuple([column[index] for column in columns], positions[index]) for index in range(len(positions))
-        ]
+        items = list(map(self._tuple, positions.tolist(), *columns))
         after = seed_of(seed, len(self.sources))
 
         def key_of(index: int) -> Key:
@@ -95,15 +92,15 @@ class ZipPipeline(AnyPipeline):
         apply_stages(self.after, items, key_of, first=0, skip=None)
         return items
 
-    def _tuple(self, parts: list[list[Any] | Failed], position: _Ints) -> list[Any] | Failed:
+    def _tuple(self, position: list[int], *parts: list[Any] | Failed) -> list[Any] | Failed:
         """The sample of a row; the first failure of a source, if there is one; none if a source dropped its sample."""
+        whole: list[Any] = []
         for number, part in enumerate(parts):
-            if type(part) is Failed:
-                note = self.sources[number].note(int(position[number]))
-                add_note(part.error, f"{note}, of source {number} of a zip")
+            if isinstance(part, Failed):
+                add_note(part.error, f"{self.sources[number].note(position[number])}, of source {number} of a zip")
                 return part
-        whole = tuple(sample for part in parts if not isinstance(part, Failed) for sample in part)
-        return [whole] if len(whole) == len(parts) else []
+            whole += part
+        return [tuple(whole)] if len(whole) == len(parts) else []
 
 
 class ZipDataset(Readable):
