@@ -1,6 +1,8 @@
 """`map`, `walk` and `merge_datasets`."""
 
+import errno
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,10 @@ import pytest
 
 import headrace
 import prepare_functions as functions
+from headrace.prepare import mapping, optimizing
+from headrace.prepare.job import MapJob, Start
 from headrace.prepare.output import Output
+from headrace.prepare.placing import StorePlace
 from litdata_files import theirs
 from litdata_files import write as write_litdata
 
@@ -37,15 +42,138 @@ def test_map_moves_what_was_written(tmp_path: Path, workers: int) -> None:
     assert found == {f"{number}.txt": str(number) for number in range(40)}
 
 
-def test_map_refuses_two_files_of_one_name(tmp_path: Path) -> None:
-    with pytest.raises(FileExistsError, match=r"same.txt is there already\nhint: give each input files of its own"):
-        headrace.map(functions.write_same, range(3), tmp_path / "out", num_workers=0, **QUIET)
+@pytest.mark.parametrize("mode", [None, "append", "overwrite"])
+def test_map_refuses_two_files_of_one_name(tmp_path: Path, mode: Any) -> None:
+    how: dict[str, Any] = {"num_workers": 0, "mode": mode, **QUIET}
+    for folder in ("out", "some"):
+        (tmp_path / folder).mkdir()
+        if mode == "overwrite":
+            (tmp_path / folder / "same.txt").write_text("from before")
+    with pytest.raises(FileExistsError, match=r"same.txt is there already, of input 0\nhint: give each input files of"):
+        headrace.map(functions.write_same, range(3), tmp_path / "out", **how)
     assert (tmp_path / "out" / "same.txt").read_text() == "0"
-    made = headrace.map(write_own_and_same, range(3), tmp_path / "some", num_workers=0, on_error="skip", **QUIET)
+    made = headrace.map(write_own_and_same, range(3), tmp_path / "some", on_error="skip", **how)
     assert [failure.input for failure in made.skipped] == [1, 2]
     assert {name for name in files(tmp_path / "some") if "_" not in name} == {"0.txt", "same.txt"}
-    headrace.map(functions.write_same, range(3), tmp_path / "all", num_workers=0, mode="overwrite", **QUIET)
-    assert (tmp_path / "all" / "same.txt").read_text() == "2"
+    assert (tmp_path / "some" / "same.txt").read_text() == "0"
+
+
+def test_map_replaces_files_from_before_if_it_is_to(tmp_path: Path) -> None:
+    (tmp_path / "same.txt").write_text("from before")
+    with pytest.raises(
+        FileExistsError, match=r'same\.txt is there already\nhint: mode="overwrite" replaces files from'
+    ):
+        headrace.map(functions.write_same, [7], tmp_path, num_workers=0, mode="append", **QUIET)
+    assert (tmp_path / "same.txt").read_text() == "from before"
+    headrace.map(functions.write_same, [7], tmp_path, num_workers=0, mode="overwrite", resume=False, **QUIET)
+    assert (tmp_path / "same.txt").read_text() == "7"
+
+
+class Paths:
+    """Writes files of some names for each input."""
+
+    def __init__(self, *names: list[str]) -> None:
+        self.names = names
+
+    def __call__(self, number: int, folder: str) -> None:
+        for name in self.names[number]:
+            path = Path(folder, name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(str(number))
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize("first,second", [("b", "b/c.txt"), ("b/c.txt", "b")])
+def test_map_refuses_a_file_and_a_folder_of_one_name(tmp_path: Path, first: str, second: str, mode: Any) -> None:
+    how: dict[str, Any] = {"num_workers": 0, "mode": mode, **QUIET}
+    names = [first], ["a.txt", second], ["d.txt"]
+    made = headrace.map(Paths(*names), range(3), tmp_path / "skipped", on_error="skip", **how)
+    assert [(failure.input, failure.error[:15]) for failure in made.skipped] == [(1, "FileExistsError")]
+    assert {name for name in files(tmp_path / "skipped") if not name.startswith("_")} == {first, "d.txt"}
+    with pytest.raises(FileExistsError, match=r"b(/c.txt)? is there already, .*folder"):
+        headrace.map(Paths(*names), range(3), tmp_path / "out", **how)
+    names[1][1] = "c.txt"
+    headrace.map(Paths(*names), range(3), tmp_path / "out", **how)
+    assert set(files(tmp_path / "out")) == {first, "a.txt", "c.txt", "d.txt"}
+
+
+def write_link(number: int, folder: str) -> None:
+    Path(folder, f"{number}.txt").write_text("")
+    if number == 1:
+        Path(folder, "linked").symlink_to(folder)
+
+
+def test_map_refuses_links_to_folders(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected files and folders, found linked, a symbolic link to a folder"):
+        headrace.map(write_link, range(3), tmp_path, num_workers=0, **QUIET)
+
+
+def full(number: int, folder: str) -> None:
+    Path(folder, f"{number}.txt").write_text("")
+    if number == 2:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full_sample(number: int) -> int:
+    if number == 2:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    return number
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_no_input_is_skipped_because_a_disk_is_full(tmp_path: Path, workers: int) -> None:
+    how: dict[str, Any] = {"num_workers": workers, "on_error": "skip", **QUIET}
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        headrace.map(full, range(5), tmp_path / "files", **how)
+    headrace.map(functions.write_file, range(5), tmp_path / "files", resume=False, mode="append", **how)
+    with pytest.raises(OSError, match=os.strerror(errno.EROFS)):
+        headrace.optimize(full_sample, range(5), tmp_path / "samples", **how)
+
+
+def test_no_input_is_skipped_because_a_store_refuses_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def put(store: Any, key: str, *_: Any, **__: Any) -> Any:
+        raise headrace.StoreError(f"{key}: refused")
+
+    output = StorePlace(tmp_path, Path("memory"), "mark", headrace.Store(tmp_path / "store"))
+    output.begin(anew=False)
+    job = MapJob(functions.write_file, output, "skip", replace=False)
+    monkeypatch.setattr(headrace.Store, "put", put)
+    with pytest.raises(headrace.StoreError, match="refused") as caught:
+        job(Start(0, [0], 0, None))
+    assert caught.value.__notes__ == ["in input 0: 0"]
+
+
+def test_a_disk_without_hard_links_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    with pytest.raises(headrace.StoreError, match=r"expected a disk where a file can have two names(?s:.*)hint: "):
+        headrace.map(functions.write_file, range(3), tmp_path, num_workers=0, on_error="skip", **QUIET)
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_map_does_again_what_a_power_cut_may_have_taken(
+    tmp_path: Path, synced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fn, syncs, boots = Sometimes({5}), [0], ["before"]
+    monkeypatch.setattr(mapping, "_SYNC_SECONDS", 0 if synced else 1e9)
+    monkeypatch.setattr(os, "sync", lambda: syncs.append(1))
+    for module in (mapping, optimizing):
+        monkeypatch.setattr(module, "boot", lambda: boots[-1])
+    with pytest.raises(OSError, match="no more"):
+        headrace.map(fn, range(9), tmp_path, num_workers=0, **QUIET)
+    assert any(syncs) == synced
+    if not synced:
+        for path in tmp_path.glob("*.txt"):
+            path.write_text("")
+    boots.append("after")
+    fn.at, fn.calls = set(), []
+    headrace.map(fn, range(9), tmp_path, num_workers=0, **QUIET)
+    assert fn.calls == list(range(5 if synced else 0, 9))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        f"{number}-{part}.txt": part for number in range(9) for part in "ab"
+    }
 
 
 def write_own_and_same(number: int, folder: str) -> None:

@@ -307,3 +307,34 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert 'hint: put what the script does below `if __name__ == "__main__":`' in done.stderr
+
+
+class SlowFirst:
+    """A first sample that comes late, and has another structure than the others have."""
+
+    def __init__(self, marks: Path) -> None:
+        self.marks = marks
+
+    def __call__(self, number: int) -> dict[str, Any]:
+        (self.marks / str(number)).touch()
+        if number:
+            return {"number": number}
+        # Long enough for another process to be first, if one may.
+        deadline = time.monotonic() + 2
+        while time.monotonic() < deadline and not (self.marks / "1").exists():
+            time.sleep(0.01)
+        return {"other": number}
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_the_first_input_decides_what_samples_are_like(tmp_path: Path, on_error: Any) -> None:
+    marks = tmp_path / "marks"
+    how: dict[str, Any] = {"num_workers": 2, "on_error": on_error, **QUIET}
+    marks.mkdir()
+    if on_error == "raise":
+        with pytest.raises(TypeError, match="expected the keys other as in the first sample, found number"):
+            headrace.optimize(SlowFirst(marks), range(6), tmp_path / "out", **how)
+        return
+    made = headrace.optimize(SlowFirst(marks), range(6), tmp_path / "out", **how)
+    assert [failure.input for failure in made.skipped] == [1, 2, 3, 4, 5]
+    assert headrace.open(tmp_path / "out")[0] == {"other": 0}

@@ -176,7 +176,19 @@ def test_map_uploads_files(kind: str, at: Callable[[str], Place], tmp_path: Path
     assert run(mode="append").chunks == 8, "the same files may be there: a killed run leaves some"
     with pytest.raises(FileExistsError, match=re.escape(place.url("data/same.txt")) + " is there already"):
         run(functions.write_same, mode="append")
-    assert run(functions.write_same, mode="overwrite", resume=False).chunks == 8
+    with pytest.raises(FileExistsError, match=r"same\.txt is there already, of input 0"):
+        run(functions.write_same, mode="overwrite", resume=False)
+    made = hr.map(
+        functions.write_same,
+        [8],
+        place.url("data"),
+        output_options=place.options(),
+        num_workers=0,
+        mode="overwrite",
+        resume=False,
+        **QUIET,
+    )
+    assert (made.chunks, there(place)["same.txt"]) == (1, b"8")
     assert there(place).keys() - here(tmp_path / "local") == {"same.txt"}
     assert left(tmp_path) == []
 

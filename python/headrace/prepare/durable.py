@@ -4,6 +4,7 @@ The death of a process loses nothing that the system was given. A power cut does
 now and then that all before has been synced; after the machine was started anew it is believed up to there.
 """
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from headrace.errors import StoreError
 
-__all__ = ["believable", "boot", "kept", "store_error", "sync"]
+__all__ = ["believable", "boot", "is_of_disk", "kept", "store_error", "sync"]
 
 _KEPT = "hint: what was finished is kept; the same call goes on from there once the cause is gone"
 
@@ -64,6 +65,11 @@ def store_error(path: Path | str, error: OSError) -> StoreError:
         # The folders that it lies in were there when the run began.
         return StoreError(f"{path}: the folder was removed, or its disk unmounted, while it was in use")
     return StoreError(f"{path}: {error.strerror or error}\n{_KEPT}")
+
+
+def is_of_disk(error: Exception) -> bool:
+    """Whether a disk is full, or takes nothing: no input is to blame for that."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def kept(error: StoreError) -> StoreError:

@@ -7,16 +7,15 @@ keeps more than a block, or a moment's work, in a process that may be killed.
 import os
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable
-from pathlib import Path
 from types import GeneratorType
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from .placing import Place
+from .durable import is_of_disk
+from .placing import Place, check_files
 from .spool import Block, Failure
 from .writing import Encoder, Options, encoder
 
@@ -114,7 +113,7 @@ class SampleJob(_Job):
         fn: from an input to a sample, or a generator of any number.
         format: that samples are encoded for.
         options: how.
-        on_error: ``"skip"`` goes on with the next input if `fn` or encoding raises.
+        on_error: ``"skip"`` goes on with the next input if `fn` or encoding raises, unless the disk is full, or such.
     """
 
     def __init__(self, fn: Callable[[Any], Any], format: str, options: Options, on_error: OnError) -> None:
@@ -150,7 +149,7 @@ class SampleJob(_Job):
                         yield Reply(block.end(done=False), True)
                         block = _Open(samples, number, kept)
             except Exception as error:
-                if self._on_error == "raise":
+                if self._on_error == "raise" or is_of_disk(error):
                     if block.drop_input():
                         yield Reply(block.end(done=True), True)
                     error.add_note(f"in input {number}: {short(value)}")
@@ -173,8 +172,8 @@ class MapJob(_Job):
     Args:
         fn: of an input and a folder; what it writes there is put into the output when it returns.
         place: where that is.
-        on_error: ``"skip"`` goes on with the next input if `fn` raises.
-        replace: whether files of the same names may be there.
+        on_error: ``"skip"`` goes on with the next input if `fn` raises, unless the disk is full, or such.
+        replace: whether files of the same names may be there from before the run.
     """
 
     def __init__(self, fn: Callable[[Any, str], Any], place: Place, on_error: OnError, *, replace: bool) -> None:
@@ -191,36 +190,49 @@ class MapJob(_Job):
         failures: list[Failure] = []
         for number, value in enumerate(task.values, task.first):
             try:
-                size += self._place.publish(self._written(number, value), replace=self._replace)
+                made = self._made(number, value)
+                if isinstance(made, Exception) and self._on_error == "raise":
+                    raise made
             except Exception as error:
-                if self._on_error == "raise":
-                    if counts:
-                        yield Reply(_files(first, counts, failures, size), True)
-                    error.add_note(f"in input {number}: {short(value)}")
-                    raise
-                failures.append(self._failed(number, value, error, 0))
+                if counts:
+                    yield Reply(_files(first, counts, failures, size), True)
+                error.add_note(f"in input {number}: {short(value)}")
+                raise
+            if isinstance(made, Exception):
+                failures.append(self._failed(number, value, made, 0))
+            else:
+                size += made
             counts.append(0)
             if time.monotonic() - start > _BLOCK_SECONDS and number + 1 < task.first + len(task.values):
                 yield Reply(_files(first, counts, failures, size), True)
                 first, start, size, counts, failures = number + 1, time.monotonic(), 0, [], []
         yield Reply(_files(first, counts, failures, size), False)
 
-    def _written(self, number: int, value: Any) -> Path:
-        """The folder with what the function wrote for an input."""
-        done = self._place.done(number)
-        if done.exists():
-            return done
-        folder = Path(tempfile.mkdtemp(prefix=f"input-{number}-", dir=self._place.work))
+    def _made(self, number: int, value: Any) -> int | Exception:
+        """Bytes of an input's files, which are in place then; or what is wrong with the input.
+
+        Raises:
+            StoreError: if they cannot be written, whatever the input.
+            OSError: if the function found the disk full, or such.
+        """
+        place = self._place
+        if not place.done(number).exists():
+            folder = place.folder(number)
+            try:
+                try:
+                    self._fn(value, str(folder))
+                    check_files(folder)
+                except Exception as error:
+                    if is_of_disk(error):
+                        raise
+                    return error
+                place.keep(folder, number)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
         try:
-            self._fn(value, str(folder))
-            folder.rename(done)
-        except OSError:
-            # Where a machine was taken for lost, another one may have been first.
-            if not done.exists():
-                raise
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        return done
+            return place.publish(number, replace=self._replace)
+        except FileExistsError as error:
+            return error
 
 
 class _Open:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
 from .arguments import Prepared, check_choice, dev_limit, engine_of
+from .durable import believable, boot
 from .engine import run
 from .feed import Feed, Numbered
-from .inputs import StartMethod, inputs_of, note_of
+from .inputs import StartMethod, inputs_of
 from .job import MapJob, OnError
 from .optimizing import begun, write_report
 from .output import Mode, Output
@@ -22,6 +23,9 @@ from .spool import Block, Failure
 from .target import Target
 
 __all__ = ["map"]
+
+_SYNC_SECONDS = 30.0
+"""What a power cut may cost: so much time's inputs are done again."""
 
 
 def map(
@@ -123,10 +127,14 @@ def map(
     meter = Meter("map", shown=progress)
     finished = False
     try:
-        _, lines = begun(output, key, resume, lambda: output.expect_empty() if mode is None else {})
-        place.begin()
+        first, lines = begun(output, key, resume, lambda: output.expect_empty() if mode is None else {})
+        now = boot()
+        lines, below = believable([first, *lines], now)
+        place.begin(anew=below is not None)
+        if below is not None:
+            output.rewrite([*lines, {"boot": now}])
         files = _Files(output, place, meter)
-        done = files.recover([line for line in lines if not note_of(line)])
+        done = files.recover([line for line in lines if "done" in line])
         feed = Feed(work.source(done, limit=limit, lines=lines, output=output), alone=False)
         meter.begin(feed.total, done.count())
         try:
@@ -155,6 +163,7 @@ class _Files:
         self.done = Done()
         self.failures: list[Failure] = []
         self.bytes = 0
+        self._synced_at = time.monotonic()
 
     def keep(self, block: Block) -> Block:
         return block
@@ -168,6 +177,10 @@ class _Files:
                 "failures": [dataclasses.astuple(failure) for failure in kept.failures],
             }
         )
+        if time.monotonic() - self._synced_at >= _SYNC_SECONDS:
+            self._place.sync()
+            self._output.note({"synced": 0}, sync=True)
+            self._synced_at = time.monotonic()
         for number in range(kept.first, kept.last + 1):
             shutil.rmtree(self._place.done(number), ignore_errors=True)
         self._add(kept.first, kept.last, size, kept.failures)

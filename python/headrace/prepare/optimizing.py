@@ -363,7 +363,7 @@ def _make(
     lines, below = believable([first, *lines], now)
     done = chunks.recover(lines, below, now)
     # Where the first sample decides what all are like, it has to be the first by the order of inputs.
-    alone = how.ordered and chunks.schema is None and layout.index_name == "index.json"
+    alone = chunks.schema is None and layout.index_name == "index.json"
     feed = Feed(work.source(done, limit=how.limit, lines=lines, output=output), alone=alone)
     chunks.known = feed.together
     meter.begin(feed.total, done.count())
