@@ -1,5 +1,6 @@
 """Encrypted LitData: keys of headrace and of litdata open the same files, and are never where they could be read."""
 
+import errno
 import json
 import os
 import pickle
@@ -302,6 +303,33 @@ def test_keys_are_saved_for_litdata_and_read_from_it(tmp_path: Path) -> None:
     open_key = RSAEncryption(None, "chunk")
     open_key.save(tmp_path / "open")
     assert litdata.RSAEncryption.load(str(tmp_path / "open"), "").decrypt(open_key.encrypt(b"x")) == b"x"
+
+
+def test_a_saved_key_is_its_owners_alone_whatever_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("older")
+    path.chmod(0o644)
+    (tmp_path / "link").symlink_to(path)
+    key = FernetEncryption(PASSWORD, "chunk")
+    key.save(tmp_path / "link")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "link").is_symlink()
+    assert load_key(path, PASSWORD).decrypt(key.encrypt(b"x")) == b"x"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["key", "link"]
+
+
+def test_a_key_that_cannot_be_saved_leaves_the_one_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FernetEncryption(PASSWORD).save(tmp_path / "key")
+    before = (tmp_path / "key").read_bytes()
+
+    def fails(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="No space left"):
+        RSAEncryption(PASSWORD).save(tmp_path / "key")
+    assert (tmp_path / "key").read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["key"]
 
 
 def test_secrets_are_in_no_file_and_no_text(tmp_path: Path) -> None:

@@ -93,6 +93,41 @@ def test_completing_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / "0.index.json").exists()
 
 
+@pytest.mark.parametrize("removed", [1, 2, 3])
+@pytest.mark.parametrize("last", ["samples", "nothing"])
+def test_completing_goes_on_after_a_kill_among_the_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: int, last: str
+) -> None:
+    written(tmp_path, [0, 1, 2], monkeypatch)
+    count = 30
+    if last == "nothing":
+        # A worker that had nothing to do.
+        (tmp_path / "3.index.json").write_text('{"chunks": [], "config": null, "updated_at": "0"}')
+    unlink, left = Path.unlink, iter(range(removed))
+
+    def ends(path: Path, missing_ok: bool = False) -> None:
+        if "index.json" in path.name and next(left, None) is None:
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", ends)
+        try:
+            headrace.complete_dataset(tmp_path)
+        except KeyboardInterrupt:
+            pass
+        else:
+            assert (removed, last) == (3, "samples")
+            return
+    whole = json.loads((tmp_path / "index.json").read_bytes())
+    assert not (tmp_path / f"{removed - 1}.index.json").exists()
+    assert headrace.complete_dataset(tmp_path).samples == count
+    assert not list(tmp_path.glob("*.index.json"))
+    again = json.loads((tmp_path / "index.json").read_bytes())
+    assert (again["chunks"], again["config"]) == (whole["chunks"], whole["config"])
+    assert len(headrace.open(tmp_path)) == count
+
+
 def mds_parts(folder: Path) -> None:
     """Two parts whose folders have the same last name."""
     for place, first in (("a/00", 0), ("b/00", 30), ("c", 60)):

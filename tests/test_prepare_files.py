@@ -263,7 +263,10 @@ def test_map_skips_and_reports(tmp_path: Path) -> None:
     assert [(failure.input, failure.error) for failure in made.skipped] == [(5, "OSError: no more")]
     assert made.chunks == 8
     assert not list(tmp_path.glob("5-*"))
-    assert (tmp_path / "_headrace" / "skipped.jsonl").exists()
+    report = (tmp_path / "_headrace" / "skipped.jsonl").read_text()
+    assert report.count("\n") == 1
+    headrace.map(Sometimes(set()), range(9, 12), tmp_path, num_workers=0, mode="append", **QUIET)
+    assert (tmp_path / "_headrace" / "skipped.jsonl").read_text() == report
 
 
 def test_map_wants_an_empty_folder(tmp_path: Path) -> None:

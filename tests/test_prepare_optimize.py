@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -249,6 +250,54 @@ def test_inputs_that_fail_are_skipped_and_reported(tmp_path: Path, workers: int)
         {"input": 23, "value": "23", "error": "ValueError: no 23", "samples": 0},
     ]
     assert ours(tmp_path) == [plain(functions.sample(number)) for number in range(25) if number % 10 != 3]
+
+
+def test_what_was_left_out_of_a_dataset_is_told_of_all_that_was_added(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"num_workers": 0, "on_error": "skip", **QUIET}
+
+    def told() -> list[Any]:
+        return [json.loads(line)["input"] for line in (tmp_path / "_headrace/skipped.jsonl").read_text().splitlines()]
+
+    headrace.optimize(functions.fails, range(5), tmp_path, **how)
+    assert told() == [3]
+    headrace.optimize(functions.sample, range(5), tmp_path, mode="append", **how)
+    assert told() == [3]
+    headrace.optimize(functions.fails, [3, 9], tmp_path, mode="append", **how)
+    assert told() == [3, 0]
+    headrace.optimize(functions.sample, range(5), tmp_path, mode="overwrite", **how)
+    assert not (tmp_path / "_headrace").exists() or not list((tmp_path / "_headrace").iterdir())
+
+
+def test_an_output_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    made = headrace.optimize(functions.sample, range(5), "~/data-{%Y}", num_workers=0, **QUIET)
+    assert Path(made.folder).parent == tmp_path / "home"
+    with headrace.StreamWriter("~/records", "uint16") as writer:
+        writer.write([1, 2])
+    assert len(headrace.open("~/records")) == 2
+    assert not (tmp_path / "~").exists()
+
+
+def test_a_template_on_another_disk_than_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        if Path(other).stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("there is one disk only")
+        made = headrace.optimize(functions.sample, range(5), f"{other}/data-{{%Y}}", num_workers=0, **QUIET)
+        assert len(headrace.open(made.folder)) == 5
+
+
+def test_a_template_that_cannot_be_noted_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "outputs").touch()
+    for _ in range(2):
+        with pytest.raises(headrace.StoreError, match=r"outputs.*File exists|outputs.*Not a directory"):
+            headrace.optimize(functions.sample, range(5), tmp_path / "data-{%Y}", num_workers=0, **QUIET)
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+    (tmp_path / "cache" / "outputs").unlink()
+    assert headrace.optimize(functions.sample, range(5), tmp_path / "data-{%Y}", num_workers=0, **QUIET).samples == 5
 
 
 def test_what_cannot_be_sent_to_processes_is_refused_at_once(tmp_path: Path) -> None:

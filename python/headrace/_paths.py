@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-__all__ = ["address", "expanded", "has_template", "options_of"]
+__all__ = ["address", "expanded", "has_template", "in_home", "options_of"]
 
 _TEMPLATE = re.compile(r"\{([^{}]*%[^{}]*)\}")
 
@@ -30,6 +30,11 @@ def address(path: Any, name: str) -> str:
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise ValueError(f"{text!r}: the path is not UTF-8, so no state could hold it\nhint: rename it")
     return text
+
+
+def in_home(path: str) -> str:
+    """A path whose ``~``, alone or before a ``/``, is the home folder, as in paths that are read."""
+    return os.path.expanduser(path) if path == "~" or path.startswith("~/") else path  # noqa: PTH111
 
 
 def options_of(storage_options: Mapping[str, str] | None) -> dict[str, str]:

@@ -14,6 +14,7 @@ needs the package cryptography.
 import base64
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
@@ -341,9 +342,20 @@ def _save(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
 
 
 def _write(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file that only its owner may read."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as out:
-        out.write(data)
+    """Writes a file that only its owner may read, so that it is there whole or what was there before still is."""
+    # A link stays one.
+    target = Path(path).resolve()
+    # Made anew, it has no rights of one that is there.
+    held, aside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(held, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        Path(aside).replace(target)
+    except BaseException:
+        Path(aside).unlink()
+        raise
 
 
 def _private(pem: bytes, password: str | None) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from headrace._paths import address
+from headrace._paths import address, in_home
 from headrace._units import as_int, parse_bytes, show_bytes
 from headrace.encryption import Encryption
 
@@ -197,4 +197,4 @@ def local_folder(value: str | os.PathLike[str], name: str) -> Path:
             f"{name} must be a folder on a disk, got the URL of a store ({text.partition('://')[0]}://)\n"
             "hint: headrace.Store reads and writes the files of stores"
         )
-    return Path(text)
+    return Path(in_home(text))

@@ -85,7 +85,7 @@ def _complete(folder: Path, output: Output, held: ExitStack) -> _Files:
             key=lambda path: [int(number or -1) for number in _numbers(path.name)],
         )
         if parts:
-            files, index = _of_litdata(parts)
+            files, index = _begun(folder / _INDEX, *_of_litdata(parts))
         else:
             files, index = _of_mds(folder, sorted(path for path in folder.rglob(_INDEX) if path.parent != folder))
         if not files:
@@ -134,6 +134,14 @@ def _of_litdata(parts: Sequence[Path]) -> tuple[_Files, dict[str, Any]]:
             files.append((name, chunk["chunk_bytes"] if whole else None, chunk["chunk_size"]))
             chunks.append(chunk)
     return files, {"chunks": chunks, "config": first, "updated_at": str(time.time())}
+
+
+def _begun(path: Path, files: _Files, index: dict[str, Any]) -> tuple[_Files, dict[str, Any]]:
+    """What a call wrote that was ended while it removed the parts' indexes, if it was; else what is given."""
+    there: Any = read_json(path).get("chunks") if path.exists() else None
+    if isinstance(there, list) and there[len(cast("list[Any]", there)) - len(index["chunks"]) :] == index["chunks"]:
+        return _of_litdata([path])
+    return files, index
 
 
 def _of_mds(folder: Path, parts: Sequence[Path]) -> tuple[_Files, dict[str, Any]]:

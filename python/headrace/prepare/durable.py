@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.errors import StoreError
 
-__all__ = ["believable", "boot", "is_of_disk", "kept", "store_error", "sync"]
+__all__ = ["believable", "boot", "is_of_disk", "kept", "put_whole", "store_error", "sync"]
 
 _KEPT = "hint: what was finished is kept; the same call goes on from there once the cause is gone"
 
@@ -36,6 +36,25 @@ def sync(path: Path) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
+    except OSError as error:
+        raise store_error(path, error) from None
+
+
+def put_whole(path: Path, data: bytes, aside: Path) -> None:
+    """Writes a file so that it is there whole or not at all.
+
+    Args:
+        path: where it goes.
+        data: its bytes.
+        aside: where they are written first, on the same disk.
+
+    Raises:
+        StoreError: if it cannot be written.
+    """
+    try:
+        aside.write_bytes(data)
+        sync(aside)
+        aside.replace(path)
     except OSError as error:
         raise store_error(path, error) from None
 

@@ -14,7 +14,7 @@ from .engine import run
 from .feed import Feed, Numbered
 from .inputs import StartMethod, inputs_of
 from .job import MapJob, OnError
-from .optimizing import begun, write_report
+from .optimizing import begun, report_there, write_report
 from .output import Mode, Output
 from .placing import Place
 from .progress import Done, Meter
@@ -127,7 +127,7 @@ def map(
     meter = Meter("map", shown=progress)
     finished = False
     try:
-        first, lines = begun(output, key, resume, lambda: output.expect_empty() if mode is None else {})
+        first, lines = begun(output, key, resume, lambda: _beginning(output, mode))
         now = boot()
         lines, below = believable([first, *lines], now)
         place.begin(anew=below is not None)
@@ -142,7 +142,7 @@ def map(
         finally:
             meter.close()
         failures = sorted(files.failures, key=lambda failure: failure.input)
-        write_report(output, failures)
+        write_report(output, failures, first["report"])
         finished = True
     finally:
         output.close(finished=finished)
@@ -151,6 +151,12 @@ def map(
     if verbose:
         print(f"headrace map: {output.folder}: {count:,} inputs, {made.seconds:.1f} s", file=sys.stderr)
     return made
+
+
+def _beginning(output: Output, mode: Mode | None) -> dict[str, Any]:
+    if mode is None:
+        output.expect_empty()
+    return {"report": report_there(output, mode)}
 
 
 class _Files:

@@ -34,9 +34,9 @@ from .target import Target
 from .workers import Engine
 from .writing import Entry, Layout
 
-__all__ = ["How", "begun", "make", "optimize", "write_report"]
+__all__ = ["How", "begun", "make", "optimize", "report_there", "write_report"]
 
-_VERSION = 2
+_VERSION = 3
 _REPORT = "_headrace/skipped.jsonl"
 
 
@@ -289,13 +289,24 @@ def begun(
     return found, lines[1:]
 
 
-def write_report(output: Output, failures: Sequence[Failure]) -> None:
-    """Writes which inputs were left out, if any were."""
-    if not failures:
-        output.remove(_REPORT)
-        return
+def report_there(output: Output, mode: Mode | None) -> str:
+    """What is said of the inputs that were left out of the dataset which is added to."""
+    return (output.read(_REPORT) or b"").decode() if mode == "append" else ""
+
+
+def write_report(output: Output, failures: Sequence[Failure], there: str = "") -> None:
+    """Writes which inputs were left out, if any were.
+
+    Args:
+        output: its folder.
+        failures: of the run.
+        there: what `report_there` gave when the run began.
+    """
     lines = [json.dumps(dataclasses.asdict(failure)) for failure in failures]
-    output.write(_REPORT, "".join(f"{line}\n" for line in lines).encode())
+    if report := there + "".join(f"{line}\n" for line in lines):
+        output.write(_REPORT, report.encode())
+    else:
+        output.remove(_REPORT)
 
 
 def _beginning(output: Output, layout: Layout, how: How) -> dict[str, Any]:
@@ -307,6 +318,7 @@ def _beginning(output: Output, layout: Layout, how: How) -> dict[str, Any]:
         "gone": gone,
         "mark": mark_of(how.options.encryption),
         "found": output.mark(layout),
+        "report": report_there(output, how.mode),
     }
 
 
@@ -332,7 +344,7 @@ def _run(
     entries: list[Entry] = whole["whole"]
     index = layout.index([*first["there"], *entries], whole["schema"])
     output.publish(layout, entries, index, first["gone"], first["found"])
-    write_report(output, failures)
+    write_report(output, failures, first["report"])
     return entries, failures, whole["read"]
 
 

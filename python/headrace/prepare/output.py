@@ -22,7 +22,7 @@ from typing import Any, Literal, cast
 from headrace._files import Store
 from headrace.errors import DataError, StateMismatch, StoreError
 
-from .durable import kept, store_error, sync
+from .durable import kept, put_whole, store_error, sync
 from .lines import Lines
 from .placing import Place
 from .writing import Entry, Existing, Layout
@@ -239,18 +239,12 @@ class Output(ABC):
             raise store_error(self.folder, error) from None
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Writes a file on a disk so that it is there whole or not at all.
+        """Writes a file on the disk of the work folder so that it is there whole or not at all.
 
         Raises:
             StoreError: if it cannot be written.
         """
-        aside = self.work / (path.name + ".tmp")
-        try:
-            aside.write_bytes(data)
-            sync(aside)
-            aside.replace(path)
-        except OSError as error:
-            raise store_error(path, error) from None
+        put_whole(path, data, self.work / (path.name + ".tmp"))
 
     def close(self, *, finished: bool) -> None:
         """Gives up the place; after a finished run nothing is left but the dataset."""

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from headrace._disk_cache import cache_folder
 from headrace._files import Store as Files
-from headrace._paths import address, expanded, has_template
+from headrace._paths import address, expanded, has_template, in_home
 from headrace.store import Store
 
+from .durable import put_whole, store_error
 from .local import WORK, LocalOutput
 from .output import JOURNAL, Output
 from .remote import RemoteOutput
@@ -44,7 +45,7 @@ class Target:
             ValueError: if the path or an option cannot be used.
             StoreError: if it cannot be written to, or another process writes there.
         """
-        given = address(self.path, "output_dir")
+        given = in_home(address(self.path, "output_dir"))
         if not has_template(given):
             return self._opened(given)
         record = _record(given)
@@ -54,8 +55,16 @@ class Target:
                 return self._opened(known)
         filled = expanded(given)
         output = self._opened(filled)
-        record.parent.mkdir(parents=True, exist_ok=True)
-        output.replace(record, json.dumps({"template": given, "path": filled}).encode())
+        try:
+            record.parent.mkdir(parents=True, exist_ok=True)
+            # Beside it, since the output may be on another disk.
+            aside = record.with_name(f"{record.name}.{os.getpid()}.tmp")
+            put_whole(record, json.dumps({"template": given, "path": filled}).encode(), aside)
+        except BaseException as error:
+            output.close(finished=False)
+            if isinstance(error, OSError):
+                raise store_error(record, error) from None
+            raise
         return output
 
     def _opened(self, path: str) -> Output:
@@ -82,7 +91,7 @@ class Target:
         # A folder of its own, as all of it goes in the end: others may use the one that it lies in.
         name = _short(f"{place.endpoint or ''}\n{place.url}")
         if self.work_dir is not None:
-            return Path(address(self.work_dir, "work_dir")).expanduser().absolute() / name
+            return Path(in_home(address(self.work_dir, "work_dir"))).absolute() / name
         return cache_folder(None) / _FOLDER / name
 
 
