@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-import headrace
 from headrace import _core
 from headrace.bench.data import flat_tokens
 from headrace.bench.job import BATCH, COLUMN, SEQ_LEN, Place
+from headrace.bench.loaders.headrace import packed_tokens
 
 __all__ = ["measure"]
 
@@ -62,7 +62,7 @@ def _copies(place: Place) -> list[dict[str, Any]]:
 
 
 def _decoding(place: Place) -> list[dict[str, Any]]:
-    core = headrace.open(place.parquet, cache_dir=place.copy).pack(SEQ_LEN, column=COLUMN).core
+    core = packed_tokens(place, place.parquet).core
     alone = _core.limits(core, COLUMN, most_chunks=CHUNKS)
     # What two threads that share nothing cost each other: as much as a loader can gain by the second core.
     together: list[dict[str, int]] = []

@@ -1,6 +1,7 @@
 """headrace, from the Parquet files as they are."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import headrace
@@ -11,13 +12,20 @@ __all__ = ["Loader", "convert"]
 WINDOW = 64  # row groups, about 64 M tokens: its default for data of this shape
 
 
+def packed_tokens(place: Place, files: Path | list[str]) -> headrace.PackedDataset:
+    """Tokens of some of the job's Parquet files, packed to its rows."""
+    packed = headrace.open(files, cache_dir=place.copy).pack(SEQ_LEN, column=COLUMN)
+    assert isinstance(packed, headrace.PackedDataset)  # a column of Parquet files is counted
+    return packed
+
+
 def convert(place: Place) -> None:
     """Nothing is converted; but the first opening makes an index of the footers, which belongs here in fairness."""
     _open(place)
 
 
 def _open(place: Place) -> headrace.PackedDataset:
-    return headrace.open(place.parquet, cache_dir=place.copy).pack(SEQ_LEN, column=COLUMN)
+    return packed_tokens(place, place.parquet)
 
 
 class Loader:

@@ -9,7 +9,8 @@ from itertools import islice
 from typing import Any
 
 import headrace
-from headrace.bench.job import BATCH, COLUMN, SEED, SEQ_LEN, Place
+from headrace.bench.job import BATCH, SEED, Place
+from headrace.bench.loaders.headrace import packed_tokens
 
 __all__ = ["Loader", "convert"]
 
@@ -23,17 +24,13 @@ def convert(place: Place) -> None:
 
 def _open(place: Place) -> headrace.MixDataset:
     parts = [place.files[number::SOURCES] for number in range(min(SOURCES, len(place.files)))]
-    sources = [_source(place, part) for part in parts]
+    sources = [packed_tokens(place, part) for part in parts]
     names = [f"source {number}" for number in range(len(sources))]
     return headrace.mix(
         {name: (source, source.tokens) for name, source in zip(names, sources, strict=True)},
         on_exhausted="drop",
         max_epochs=dict.fromkeys(names, place.epochs or 1),
     )
-
-
-def _source(place: Place, files: list[str]) -> headrace.PackedDataset:
-    return headrace.open(files, cache_dir=place.copy).pack(SEQ_LEN, column=COLUMN)
 
 
 class Loader:
