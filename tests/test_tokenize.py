@@ -18,7 +18,7 @@ import pytest
 
 import headrace
 from headrace.errors import DataError, StateMismatch
-from headrace.prepare import job, tokenizing
+from headrace.prepare import job, spool, tokenizing
 from headrace.prepare import parts as cutting
 from tokenizer_files import END, Logged, byte_encoding, byte_level, letters, picky, saved, utf8
 
@@ -268,10 +268,15 @@ def _never(text: str) -> Any:
     raise RuntimeError(text)
 
 
+@pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("block", [1, 3, 100])
 def test_what_was_skipped_is_listed_once_however_often_the_run_ends(
-    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
+    block: int, killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
 ) -> None:
+    if killed:
+        # Blocks wait in memory, and nothing writes them in the end.
+        monkeypatch.setattr(spool, "_HELD_RATE", 0)
+        monkeypatch.setattr(spool.Spool, "save", lambda self: None)
     texts = ["ax", "b", "cx", "dx", "e", "f", "gx"] * 6
     source = tmp_path / "a.jsonl"
     source.write_text("".join(json.dumps({"text": one}) + "\n" for one in texts))
@@ -279,7 +284,7 @@ def test_what_was_skipped_is_listed_once_however_often_the_run_ends(
     headrace.tokenize(source, picky, tmp_path / "whole", **how)
     monkeypatch.setattr(job, "_BLOCK_SAMPLES", block)
     monkeypatch.setattr(tokenizing, "_BATCH_TEXTS", 1)
-    for end in (1, 9, 12, 4, 6):
+    for end in (1, 9, 15, 12, 4, 6):
         calls = 0
 
         def ends(text: str, end: int = end) -> Any:

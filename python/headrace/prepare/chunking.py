@@ -19,6 +19,9 @@ __all__ = ["Chunks"]
 _MOST_WAITING = 256 << 20
 """Bytes of samples that may be in the spool and cannot be in a chunk yet, before those who make more of them wait."""
 
+_At = tuple[int, int]
+"""A place among samples: an input, and how many samples of it come before."""
+
 
 class Chunks:
     """Makes chunks of blocks; a `Sink` of the engine.
@@ -70,8 +73,8 @@ class Chunks:
         self._noted_failures = 0
         self._next = (0, 0)
         self._noted: dict[str, Any] = {"schema": schema, "next": self._next, "partial": None, "read": 0}
-        # Of a block whose first samples are in a chunk already: how many are, and the input that they end in.
-        self._begun: dict[int, tuple[int, int]] = {}
+        # Of a block whose first samples are in a chunk already: how many are, and where they end.
+        self._begun: dict[int, tuple[int, _At]] = {}
         self._early: dict[tuple[int, int], StoredBlock] = {}
         self._waiting = 0
         self._changed = threading.Condition()
@@ -167,7 +170,7 @@ class Chunks:
         if (partial := self._noted["partial"]) is not None:
             serial, row, number, samples = partial
             if any(stored.serial == serial for stored in found):
-                self._begun = {serial: (row, number)}
+                self._begun = {serial: (row, (number, samples))}
             else:
                 self._next = (number, samples)
         for stored in found:
@@ -197,7 +200,7 @@ class Chunks:
         if self._schema is not None and self.known is not None:
             self.known()
         # The first samples of the block that a killed run was at are in its last chunk.
-        row, number = self._begun.pop(stored.serial, (0, block.first))
+        row, at = self._begun.pop(stored.serial, (0, (block.first, 0)))
         count = len(block.sizes)
         while row < count:
             room = self._room(stored.sizes[row:])
@@ -208,14 +211,14 @@ class Chunks:
                 row += room
             if row < count:
                 self._expect_aligned(stored.sizes[row : row + 1])
-                number = self._settle_within(stored, row, number)
+                at = self._settle_within(stored, row, at)
         self._next = (block.last + 1, 0)
         if not block.done:
             skip = block.skip if len(block.counts) == 1 else 0
             self._next = (block.last, skip + block.counts[-1])
         self._used.append(stored)
         self._done.block(block)
-        self._fail(block, number)
+        self._fail(block, at)
         self.read += block.read
         self._meter.add(len(block.counts) - (not block.done), count, int(block.sizes.sum()), block.worker)
         with self._changed:
@@ -252,21 +255,21 @@ class Chunks:
         """What each sample counts for in `chunk_size`."""
         return self._layout.weights(sizes, self._schema)
 
-    def _settle_within(self, stored: StoredBlock, row: int, number: int) -> int:
-        """Has a chunk made that ends within a block; gives the input it ends in.
+    def _settle_within(self, stored: StoredBlock, row: int, at: _At) -> _At:
+        """Has a chunk made that ends within a block; gives where it ends.
 
         Args:
             stored: the block, which may be in memory, and lost: so it is noted how far its inputs came.
             row: its first sample that is not in the chunk.
-            number: its first input whose failure was not noted.
+            at: up to where its failures were noted.
         """
         inside, samples = _place(stored.block, row)
-        self._fail(stored.block, number, inside)
+        self._fail(stored.block, at, (inside, samples))
         self._done.add(stored.block.first, inside - 1)
         if samples:
             self._done.taken[inside] = samples
         self._settle([stored.serial, row, inside, samples])
-        return inside
+        return inside, samples
 
     def _settle(self, partial: list[int] | None) -> None:
         """Has a chunk made of the pieces, if there are any, and noted what of the spool it took.
@@ -289,10 +292,12 @@ class Chunks:
         self._noted_failures = len(self.failures)
         self._pieces, self._samples, self._bytes, self._used = [], 0, 0, []
 
-    def _fail(self, block: Block, first: int, stop: int | None = None) -> None:
-        """Takes the failures of some inputs of a block."""
+    def _fail(self, block: Block, start: _At, stop: _At | None = None) -> None:
+        """Takes the failures in a part of a block: whoever makes the samples behind it again finds the others again."""
         self.failures += [
-            failure for failure in block.failures if first <= failure.input and (stop is None or failure.input < stop)
+            failure
+            for failure in block.failures
+            if start <= (failure.input, failure.samples) and (stop is None or (failure.input, failure.samples) < stop)
         ]
 
     def _refuse(self, stored: StoredBlock) -> None:
@@ -304,7 +309,7 @@ class Chunks:
         return {**self._noted, "used": serials, "done": [], "taken": [], "failures": []}
 
 
-def _place(block: Block, row: int) -> tuple[int, int]:
+def _place(block: Block, row: int) -> _At:
     """The input that a sample of a block is of, and how many samples of that come before it."""
     ends = np.cumsum(block.counts)
     at = int(np.searchsorted(ends, row, side="right"))
