@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import headrace
 from headrace.cli import app
+from headrace.prepare import record_copying
 
 
 def run(*arguments: Any) -> Any:
@@ -147,3 +148,32 @@ def test_what_does_not_fit_is_named_and_leaves_nothing(tmp_path: Path, parquet: 
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == before
     done = run(parquet, tmp_path / "d", "--format", "mds", "--keep", "id")
     assert "--keep is not for --format mds" in done.stderr
+
+
+class Counted(dict[str, Any]):
+    """A sample that is counted while it is there."""
+
+    there = most = 0
+
+    def __init__(self, sample: dict[str, Any]) -> None:
+        super().__init__(sample)
+        Counted.there += 1
+        Counted.most = max(Counted.most, Counted.there)
+
+    def __del__(self) -> None:
+        Counted.there -= 1
+
+
+def test_samples_with_an_empty_list_each_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"tokens": list(range(number % 3)), "notes": []} for number in range(60)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    samples = record_copying._samples
+    monkeypatch.setattr(record_copying, "_samples", lambda dataset: map(Counted, samples(dataset)))
+    for how in ([], ["--column", "tokens"]):
+        folder = tmp_path / f"out{len(how)}"
+        if how:
+            assert convert(tmp_path / "a.jsonl", folder, "--format", "documents", *how)["samples"] == 60
+            assert tokens_of(headrace.open(folder)) == [row["tokens"] for row in rows]
+        else:
+            assert "tokens" in run(tmp_path / "a.jsonl", folder, "--format", "documents").output
+    assert 0 < Counted.most < 10

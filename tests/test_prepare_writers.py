@@ -6,6 +6,7 @@ import math
 import pickle
 import subprocess
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,49 @@ def test_pyarrow_reads_rows_as_they_were(tmp_path: Path, format: str, compressio
     found = ours(tmp_path / "data")
     assert all(isinstance(row["vector"], np.ndarray) for row in found)
     assert [{**row, "vector": row["vector"].tolist(), "struct": row["struct"]} for row in found] == wanted
+
+
+class Narrow:
+    """Gives types that Python has not; and other ones before it raises."""
+
+    def __init__(self) -> None:
+        self.fails = True
+
+    def __call__(self, number: int) -> Iterator[dict[str, Any]]:
+        yield {"a": np.uint8(number), "b": np.float32(0.5)}
+        if number == 2 and self.fails:
+            yield {"c": "x", "a": None, "b": np.float32(1.5)}
+            raise RuntimeError("of its own")
+
+
+@pytest.mark.parametrize("format", ["parquet", "arrow"])
+def test_what_is_dropped_leaves_the_types_of_the_rest(tmp_path: Path, format: Any) -> None:
+    how: dict[str, Any] = {"format": format, "num_workers": 0, "progress": False, "verbose": False}
+    fn = Narrow()
+    with pytest.raises(RuntimeError, match="of its own"):
+        headrace.optimize(fn, range(3), tmp_path, **how)
+    fn.fails = False
+    headrace.optimize(fn, range(3), tmp_path, **how)
+    table = (pq.read_table if format == "parquet" else feather.read_table)(tmp_path / f"part-00000.{format}")
+    assert dict(zip(table.column_names, table.schema.types, strict=True)) == {"a": pa.uint8(), "b": pa.float32()}
+    assert table.column("a").to_pylist() == [0, 1, 2]
+
+
+CHANGES = ({"a": np.uint8(1)}, {"a": None}, {"b": []}, {"b": [1]}, {"b": None}, {"c": {"x": 1}}, {"c": {"y": "t"}}, {})
+
+
+@given(st.lists(st.sampled_from(CHANGES)), st.data())
+def test_a_table_is_as_if_what_was_dropped_had_never_come(samples: list[Any], data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, len(samples)))
+    taken: list[tuple[bytes, str | None]] = []
+    for dropped in (True, False):
+        encoder = writing.encoder("parquet", writing.Options())
+        for sample in samples if dropped else samples[: len(samples) - count]:
+            encoder.add(sample)
+        if dropped:
+            encoder.drop(count)
+        taken.append((encoder.take(), encoder.schema))
+    assert taken[0] == taken[1]
 
 
 @pytest.mark.parametrize("format", ["parquet", "arrow"])

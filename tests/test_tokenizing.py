@@ -265,9 +265,9 @@ class TestRefuses:
 
 
 TRANSFORMERS = """
-import json, pickle, sys
+import json, pickle, sys, tempfile
 from pathlib import Path
-from transformers import BertTokenizer, PreTrainedTokenizerFast
+from transformers import BertTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast
 from headrace.tokenizing import encoder_of
 
 texts, file = json.loads(sys.argv[1]), sys.argv[2]
@@ -291,6 +291,17 @@ for tokenizer, eos in ((fast, True), (slow, 3)):
     else:
         raise AssertionError("a bos token from nowhere")
 print(encoder_of(fast), encoder_of(slow, eos=3), slow.is_fast)
+digests = [encoder_of(BertTokenizer(str(words), do_lower_case=lower), eos=3).digest for lower in (True, True, False)]
+assert digests[0] == digests[1] != digests[2], digests
+merges = []
+for order in (["t h", "h e"], ["h e", "t h"]):
+    folder = Path(tempfile.mkdtemp(dir=words.parent))
+    pieces = ["t", "h", "e", "th", "he", "<|endoftext|>"]
+    (folder / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
+    (folder / "merges.txt").write_text("\\n".join(["#version: 0.2", *order, ""]))
+    one = GPT2Tokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    merges.append((one("the")["input_ids"], encoder_of(one).digest))
+assert merges[0][0] != merges[1][0] and merges[0][1] != merges[1][1], merges
 """
 
 

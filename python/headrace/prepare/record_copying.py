@@ -81,8 +81,7 @@ def copy_records(
             f"{dataset.url}: expected documents, found a stream that does not say where they end\n"
             "hint: convert it to a stream, or cut it to sequences, each of which becomes a document"
         )
-    samples = _samples(dataset)
-    first, samples = _first(dataset, samples, columns)
+    first, samples = _first(dataset, columns)
     chosen = _columns(dataset, first, columns)
     record = _record_type(first, chosen, dtype)
     kept = _kept(first, chosen, keep) if kind == "documents" else []
@@ -134,18 +133,18 @@ def _samples(dataset: SampleDataset) -> Iterator[dict[str, Any]]:
         yield cast("dict[str, Any]", sample) if isinstance(sample, dict) else {"tokens": sample}
 
 
-def _first(
-    dataset: SampleDataset, samples: Iterator[dict[str, Any]], columns: Sequence[str] | None
-) -> tuple[dict[str, Any], Iterable[dict[str, Any]]]:
+def _first(dataset: SampleDataset, columns: Sequence[str] | None) -> tuple[dict[str, Any], Iterable[dict[str, Any]]]:
     """A sample that says what all are like, and all of them: an empty list does not say of what it is."""
-    passed: list[dict[str, Any]] = []
+    first: dict[str, Any] | None = None
+    samples = _samples(dataset)
     for sample in samples:
-        passed.append(sample)
         if not any(_is_empty(value) for name, value in sample.items() if name in (columns or sample)):
-            return sample, itertools.chain(passed, samples)
-    if not passed:
+            # What came before it is read again: there may be too much of that to keep it.
+            return sample, itertools.chain([sample], samples) if first is None else _samples(dataset)
+        first = sample if first is None else first
+    if first is None:
         raise ValueError(f"{dataset.url}: expected at least one sample, found none")
-    return passed[0], passed
+    return first, _samples(dataset)
 
 
 def _columns(dataset: SampleDataset, sample: Mapping[str, Any], given: Sequence[str] | None) -> list[str]:

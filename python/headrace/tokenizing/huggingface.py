@@ -1,6 +1,8 @@
 """Tokenizers of the packages `tokenizers` and `transformers`."""
 
+import contextlib
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -111,7 +113,15 @@ class CalledTransformer(Backend):
 
     def digest(self) -> str:
         """See `Backend.digest`."""
-        return digest([self.name.encode(), json.dumps(sorted(self._vocab.items())).encode()])
+        parts = [self.name.encode(), json.dumps(sorted(self._vocab.items())).encode()]
+        with tempfile.TemporaryDirectory() as folder:
+            # Merges, rules and settings: how else they are kept is a matter of each class.
+            with contextlib.suppress(NotImplementedError):
+                self._tokenizer.save_pretrained(folder)
+            for path in sorted(Path(folder).rglob("*")):
+                if path.is_file():
+                    parts += [str(path.relative_to(folder)).encode(), path.read_bytes()]
+        return digest(parts)
 
 
 def read_file(path: Path) -> Tokenizers:

@@ -68,23 +68,26 @@ class TableEncoder(Encoder):
                 size += taken
                 if known is None or found is not known:
                     merged = merge(NULL if known is None else known, found)
-                    # One object for each type, so that it is known again by `is`.
-                    types[name] = self._same.setdefault(merged, merged)
+                    if merged is not known:
+                        # One object for each type, so that it is known again by `is`.
+                        types[name] = self._same.setdefault(merged, merged)
             except (TypeError, ValueError) as error:
                 raise at_key(str(name), error) from None
-        self._types.update(types)
+        if types:
+            self._before.append((len(self._rows), {name: self._types.get(name) for name in types}))
+            self._types.update(types)
         self._rows.append(row)
         return size
 
     def drop(self, count: int) -> None:
         """See `Encoder.drop`."""
         del self._rows[len(self._rows) - count :]
-        if count:
-            # Types may be those of what was dropped.
-            rows = self._rows
-            self._reset()
-            for row in rows:
-                self.add(row)
+        while self._before and self._before[-1][0] >= len(self._rows):
+            for name, kind in self._before.pop()[1].items():
+                if kind is None:
+                    del self._types[name]
+                else:
+                    self._types[name] = kind
 
     def take(self) -> bytes:
         """See `Encoder.take`."""
@@ -104,6 +107,8 @@ class TableEncoder(Encoder):
     def _reset(self) -> None:
         self._rows: list[dict[str, Any]] = []
         self._types: dict[str, Any] = {}
+        # What rows changed in them, and what was there before: rows as they are kept do not tell their types.
+        self._before: list[tuple[int, dict[str, Any]]] = []
         self._same: dict[Any, Any] = {kind: kind for kind in SCALARS.values()}
 
 
