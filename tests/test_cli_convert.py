@@ -86,3 +86,15 @@ def test_what_cannot_be_converted_is_one_message(tmp_path: Path) -> None:
         assert done.exit_code == 2
         assert message in done.stderr
         assert "Traceback" not in done.output
+
+
+def test_an_unfinished_run_is_forgotten_if_that_is_said(tmp_path: Path) -> None:
+    headrace.optimize(functions.sample, range(9), tmp_path / "data", num_workers=0, verbose=False)
+    with pytest.raises(ValueError, match="no 3"):
+        headrace.optimize(functions.fails, range(9), tmp_path / "out", num_workers=0, verbose=False)
+    arguments = ["convert", str(tmp_path / "data"), str(tmp_path / "out"), "--format", "mds"]
+    done = CliRunner().invoke(app, arguments)
+    assert (done.exit_code, "has an unfinished run with other arguments" in done.stderr) == (2, True)
+    assert convert(*arguments[1:], "--no-resume")["samples"] == 9
+    done = CliRunner().invoke(app, [*arguments[:-1], "documents", "--no-resume"])
+    assert (done.exit_code, "--no-resume is not for --format documents" in done.stderr) == (2, True)

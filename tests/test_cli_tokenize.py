@@ -62,6 +62,8 @@ def test_what_is_left_out_shows_in_the_exit_code(tmp_path: Path) -> None:
     assert error.startswith("headrace tokenize: a.jsonl, chunk 0, row 1: expected text in 'text', found null")
     done = run(tmp_path / "a.jsonl", tmp_path / "out", "--skip", "--mode", "overwrite", *options, code=2)
     assert "has an unfinished run with other arguments" in done.stderr
+    done = run(tmp_path / "a.jsonl", tmp_path / "out", "--skip", "--no-resume", *options, code=1)
+    assert "skipped     1, listed in _headrace/skipped.jsonl" in done.stdout
     done = run(tmp_path / "a.jsonl", tmp_path / "other", "--skip", *options, code=1)
     assert "skipped     1, listed in _headrace/skipped.jsonl" in done.stdout
 

@@ -284,6 +284,7 @@ def _convert(  # pyright: ignore[reportUnusedFunction]
     dtype: Annotated[
         str | None, typer.Option(metavar="TYPE", help="Of the numbers in documents and streams; by default the same.")
     ] = None,
+    resume: Annotated[bool, typer.Option(help="Go on with an unfinished run, or forget it.")] = True,
     storage_option: StorageOptions = None,
     output_option: OutputOptions = None,
     json: Json = False,
@@ -309,6 +310,7 @@ def _convert(  # pyright: ignore[reportUnusedFunction]
         column=column,
         keep=keep,
         dtype=dtype,
+        resume=resume,
         storage_option=storage_option,
         output_option=output_option,
         as_json=json,
@@ -444,6 +446,7 @@ def _tokenize(  # pyright: ignore[reportUnusedFunction]
             help="The format of what is read; by default it is found out. text: each line is a document.",
         ),
     ] = None,
+    resume: Annotated[bool, typer.Option(help="Go on with an unfinished run, or forget it.")] = True,
     storage_option: StorageOptions = None,
     output_option: OutputOptions = None,
     json: Json = False,
@@ -470,6 +473,7 @@ def _tokenize(  # pyright: ignore[reportUnusedFunction]
         workers=workers,
         skip=skip,
         format=source_format,
+        resume=resume,
         storage_option=storage_option,
         output_option=output_option,
         as_json=json,

@@ -48,6 +48,7 @@ def run(
     column: list[str] | None,
     keep: list[str] | None,
     dtype: str | None,
+    resume: bool,
     storage_option: list[str] | None,
     output_option: list[str] | None,
     as_json: bool,
@@ -66,6 +67,7 @@ def run(
                 "--chunk-size": chunk_size,
                 "--compression": compression,
                 "--workers": workers,
+                "--no-resume": None if resume else True,
                 "--output-option": output_option,
             },
         )
@@ -95,6 +97,7 @@ def run(
             mode=cast("Any", mode),
             num_workers=workers,
             keep_data_ordered=True,
+            resume=resume,
             output_options=storage_options(output_option, "--output-option") or None,
             verbose=False,
         )

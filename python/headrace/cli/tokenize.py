@@ -26,6 +26,7 @@ def run(
     mode: str | None,
     workers: int | None,
     skip: bool,
+    resume: bool,
     format: str | None,
     storage_option: list[str] | None,
     output_option: list[str] | None,
@@ -48,6 +49,7 @@ def run(
         mode=cast("Any", mode),
         num_workers=workers,
         on_error="skip" if skip else "raise",
+        resume=resume,
         output_options=storage_options(output_option, "--output-option") or None,
         verbose=False,
     )
