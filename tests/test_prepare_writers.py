@@ -5,6 +5,7 @@ import json
 import math
 import pickle
 import subprocess
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -317,21 +318,32 @@ def test_the_list_of_files_has_their_sizes_after_a_kill_too(
     tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples = [{"a": 1}, {"a": 2}, {"a": 3, "late": "x" * 99}]
-    note = outputs.Output.note
+    note, noted = outputs.Output.note, dict[str, int]()
 
     def ends(self: outputs.Output, line: Any, *, sync: bool = False) -> None:
         if "whole" in line:
             raise KeyboardInterrupt
+        if line.get("chunk"):
+            noted[line["chunk"]["name"]] = line["chunk"]["bytes"]
         note(self, line, sync=sync)
+
+    def slowly(number: int) -> Any:
+        # A block of samples is sent after a twentieth of a second.
+        time.sleep(0.2)
+        return samples[number]
+
+    def run() -> None:
+        how: dict[str, Any] = {"num_workers": 0, "keep_data_ordered": True, "progress": False, "verbose": False}
+        headrace.optimize(slowly, range(3), tmp_path / "data", format=format, chunk_size=1, **how)
 
     with monkeypatch.context() as patch:
         patch.setattr(outputs.Output, "note", ends)
         with pytest.raises(KeyboardInterrupt):
-            write(tmp_path / "data", samples, format=format, chunk_size=1)
-    write(tmp_path / "data", samples, format=format, chunk_size=1)
+            run()
+    run()
     listed = json.loads((tmp_path / "data/_headrace/written.json").read_bytes())["files"]
     there = {path.name: path.stat().st_size for path in (tmp_path / "data").glob("part-*")}
-    assert {entry["name"]: entry["bytes"] for entry in listed} == there
+    assert {entry["name"]: entry["bytes"] for entry in listed} == there != noted
     write(tmp_path / "data", samples, format=format, chunk_size=1, mode="append")
     assert [row["a"] for row in ours(tmp_path / "data")] == [1, 2, 3, 1, 2, 3]
 
