@@ -163,8 +163,34 @@ def test_append_and_overwrite(tmp_path):
     (folder / "notes.txt").write_text("mine")
     with hr.StreamWriter(folder, "int32", mode="overwrite") as writer:
         writer.write([7])
-    assert names(folder) == ["index.json", "notes.txt", "shard-00000.bin"]
+    assert len(names(folder)) == 3
+    assert {"index.json", "notes.txt"} < set(names(folder))
     assert with_numpy(folder)["tokens"].tolist() == [7]
+
+
+def test_overwriting_leaves_the_old_store_until_it_is_closed(tmp_path):
+    folder = tmp_path / "s"
+    with hr.DocumentWriter(folder, "uint16", shard_bytes=20) as writer:
+        for number in range(5):
+            writer.write([number] * 9)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(ValueError, match="both have 'tokens'"):
+        hr.DocumentWriter(folder, "int32", meta=[("tokens", "<i8")], mode="overwrite")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    writer = hr.DocumentWriter(folder, "int32", shard_bytes=20, mode="overwrite")
+    for number in range(3):
+        writer.write([number] * 9)
+    assert [len(row["tokens"]) for row in hr.open(folder)] == [9] * 5
+    writer.discard()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    for lost in ("shard-00000.bin", "shard-00001.ends"):
+        (folder / lost).unlink()
+    with hr.DocumentWriter(folder, "int32", shard_bytes=20, mode="overwrite") as writer:
+        for number in range(3):
+            writer.write([number] * 9)
+    found = hr.open(folder)
+    assert [row["tokens"].tolist() for row in found] == [[number] * 9 for number in range(3)]
+    assert len(names(folder)) == 1 + 2 * len(json.loads((folder / "index.json").read_bytes())["shards"])
 
 
 def _write_part(folder: str, part: int, count: int) -> None:

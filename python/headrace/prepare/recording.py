@@ -47,6 +47,8 @@ class _Writer:
         self._folder = local_folder(path, "path")
         self._dtype = record_type(dtype, name)
         self._meta = None if meta is None else record_type(meta, "")
+        if self._meta is not None and (both := set(fields_of(self._meta)) & set(fields_of(self._dtype))):
+            raise ValueError(f"meta and values must have other names, both have {sorted(both)[0]!r}")
         self._documents = documents
         self._most = max(1, parse_bytes(shard_bytes, "shard_bytes") // self._dtype.itemsize)
         self._part = None if part is None else as_int(part, "part", least=0, most=_MOST_PARTS - 1)
@@ -55,6 +57,8 @@ class _Writer:
         self._index = INDEX if self._part is None else f"part-{self._part:05d}.json"
         self._open: OpenShard | None = None
         self._closed = False
+        # The shards of a store that this one takes the place of when it is closed.
+        self._replaced: list[dict[str, Any]] | None = None
         self._lock = lock(self._folder, f".lock-{self._index}")
         try:
             self._entries = self._begin(mode)
@@ -90,8 +94,7 @@ class _Writer:
             self._expect_alike(path)
         index = read_index(path)
         if mode == "overwrite":
-            path.unlink()
-            self._remove(index["shards"])
+            self._replaced = list(index["shards"])
             return []
         for entry in index["shards"]:
             for file in files_of(entry):
@@ -141,7 +144,8 @@ class _Writer:
         shard, self._open = self._open, None
         if (entry := shard.finish()) is not None:
             self._entries.append(entry)
-            self._write_index()
+            if self._replaced is None:
+                self._write_index()
 
     def _write_index(self) -> None:
         write_index(self._folder / self._index, {**self._head(), "shards": self._entries})
@@ -153,8 +157,10 @@ class _Writer:
         try:
             self._end_shard()
             self._closed = True
-            if not (self._folder / self._index).exists():
+            if self._replaced is not None or not (self._folder / self._index).exists():
                 self._write_index()
+            # Names that were free because files were missing are those of new ones by now.
+            self._remove(self._replaced or [], keep=self._entries)
         finally:
             self._unlock()
 
@@ -180,16 +186,18 @@ class _Writer:
             written, self._entries = self._entries[before:], self._entries[:before]
             if self._before is None:
                 (self._folder / self._index).unlink(missing_ok=True)
-            else:
+            elif self._replaced is None:
                 self._write_index()
             self._remove(written)
         finally:
             self._unlock()
 
-    def _remove(self, entries: Sequence[Mapping[str, Any]]) -> None:
+    def _remove(self, entries: Sequence[Mapping[str, Any]], keep: Sequence[Mapping[str, Any]] = ()) -> None:
+        kept = {file for entry in keep for file in files_of(entry)}
         for entry in entries:
             for file in files_of(entry):
-                (self._folder / file).unlink(missing_ok=True)
+                if file not in kept:
+                    (self._folder / file).unlink(missing_ok=True)
 
     def _unlock(self) -> None:
         held, self._lock = self._lock, -1
@@ -215,7 +223,8 @@ class StreamWriter(_Writer):
             numbers, which stands for one field of that type.
         documents: whether `end_document` will say where documents end.
         shard_bytes: bytes of a file, about.
-        mode: None wants an empty folder, ``"append"`` adds to what is there, ``"overwrite"`` replaces it.
+        mode: None wants an empty folder, ``"append"`` adds to what is there, ``"overwrite"`` replaces it when the
+            writer is closed.
         part: which of several writers of one store this is, each in a process of its own, on any machine that shares
             the folder. When all are done `headrace.complete_dataset` makes one store of them, in the order of parts.
         name: of the field, if `dtype` has none.
@@ -338,9 +347,6 @@ class DocumentWriter(_Writer):
         super().__init__(
             path, dtype, meta=meta, documents=True, shard_bytes=shard_bytes, mode=mode, part=part, name=name
         )
-        if self._meta is not None and (both := set(fields_of(self._meta)) & set(fields_of(self._dtype))):
-            self._unlock()
-            raise ValueError(f"meta and values must have other names, both have {sorted(both)[0]!r}")
 
     def write(self, document: Any, meta: Mapping[str, Any] | None = None) -> None:
         """Adds a document, which may be empty.
