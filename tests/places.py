@@ -5,6 +5,7 @@ proxies before it. The fixtures are known to all tests through `conftest`.
 import os
 import urllib.parse
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -149,6 +150,11 @@ class Place:
         """What the proxies were asked for so far by such requests."""
         notes = [note for proxy in self.proxies for note in proxy.requests()]
         return [note["target"] for note in notes if note["method"] == method]
+
+    def repeats(self) -> int:
+        """How often the same was asked for, at most."""
+        notes = [note for proxy in self.proxies for note in proxy.requests()]
+        return max(Counter((note["method"], note["target"], note["range"]) for note in notes).values())
 
     def count(self, what: str) -> int:
         return sum(getattr(proxy.counts(), what) for proxy in self.proxies)

@@ -49,8 +49,9 @@ def test_a_run_that_is_killed_again_and_again_goes_on(tmp_path: Path, format: An
     assert kills >= 3
     calls = log.calls()
     assert set(calls) == set(range(90))
-    # What was done in the last moment before a kill is done again, nothing else.
-    assert len(calls) - 90 <= kills * 16
+    # What was done in the last moment before a kill is done again, nothing else: each of at most four threads waits for
+    # a block of a twentieth of a second, which is five inputs, or more than that if none of them is delayed.
+    assert len(calls) - 90 <= kills * 32
     found = ours(folder / "data")
     assert (found if ordered else by_number(found)) == (wanted(90) if ordered else by_number(wanted(90)))
     if ordered:

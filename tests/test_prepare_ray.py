@@ -312,7 +312,7 @@ def test_a_program_that_is_killed_or_interrupted_goes_on(cluster: Cluster, tmp_p
         assert not (tmp_path / "data" / "index.json").exists()
     cluster.run(tmp_path, program)
     assert files(tmp_path / "data") == local(tmp_path / "local", 90)
-    assert len(log.calls()) - 90 <= 2 * 16
+    assert len(log.calls()) - 90 <= 2 * 32
 
 
 # Where it runs

@@ -430,12 +430,11 @@ def test_a_second_writer_is_refused(s3: Place, tmp_path: Path) -> None:
 
 
 def test_a_lease_that_is_not_renewed_is_taken_over(s3: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "_STALE", 1.5)
     store = hr.Store(s3.url("data"), storage_options=s3.options())
     first = leases.Lease(store, "first")
     with pytest.raises(hr.StoreError, match="another process writes a dataset there"):
         leases.Lease(store, "second")
-    time.sleep(2.6)  # The times of the store are whole seconds.
+    monkeypatch.setattr(leases, "_STALE", -1.0)
     second = leases.Lease(store, "second")
     with pytest.raises(hr.StoreError, match="another process took over"):
         first.check()
@@ -448,12 +447,20 @@ def test_a_lease_that_is_not_renewed_is_taken_over(s3: Place, monkeypatch: pytes
     assert there(s3) == {}
 
 
+LEASE = ".headrace/writer.json"
+
+
 def test_a_lease_is_renewed(s3: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "_EVERY", 0.2)
-    monkeypatch.setattr(leases, "_STALE", 2.0)
     store = hr.Store(s3.url("data"), storage_options=s3.options())
     first = leases.Lease(store, "first")
-    time.sleep(3.5)
+    begun = store.head(LEASE).modified
+    assert begun is not None
+    deadline = time.monotonic() + 60
+    # The times of the store are whole seconds.
+    while (now := store.head(LEASE).modified) is None or (now - begun).total_seconds() < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     with pytest.raises(hr.StoreError, match="another process writes a dataset there"):
         leases.Lease(store, "second")
     first.check()

@@ -148,10 +148,8 @@ def test_a_real_server_lists_a_hundred_thousand_objects_in_few_requests() -> Non
 
 def test_a_name_that_does_not_resolve_is_told() -> None:
     options = OPTIONS | {"endpoint_url": "http://headrace.invalid:9"}
-    begun = time.monotonic()
     with pytest.raises(hr.StoreError, match=r"(?s)6 attempts: headrace\.invalid cannot be reached: .*hint: ") as caught:
         hr.open("s3://bucket/data", storage_options=options)
-    assert time.monotonic() - begun < 20
     assert "s3://bucket/data" in str(caught.value)
 
 

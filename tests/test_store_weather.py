@@ -21,6 +21,8 @@ from tools.s3_server import S3Server
 
 pytestmark = pytest.mark.usefixtures("no_settings_from_outside")
 
+WATCHDOG = 30.0
+"""Seconds: what is timed takes a few, and more on a busy machine; what it is not to wait for takes longer than this."""
 LISTINGS = {"s3": "list-type", "gs": "list-type", "az": "comp=list", "hf": "/tree/"}
 
 
@@ -67,7 +69,7 @@ def test_a_proxy_of_the_network_that_answers_nothing_is_an_error_in_time(
         begun = time.monotonic()
         with pytest.raises(hr.StoreError, match=r"in/a\.parquet.*attempts"):
             hr.open(remote.url("in/a.parquet"), storage_options=remote.hasty())
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < WATCHDOG
     assert remote.count("requests") == 0
 
 
@@ -102,7 +104,7 @@ def test_what_stays_broken_is_one_error_in_time(
     begun = time.monotonic()
     with pytest.raises(hr.StoreError, match=told) as caught:
         found.extend(batch["tokens"].tolist()[0] for batch in iterator)
-    assert time.monotonic() - begun < 12
+    assert time.monotonic() - begun < WATCHDOG
     assert found == wanted[: len(found)]
     message = str(caught.value)
     assert f"{remote.bucket}/corpus/" in message
@@ -113,7 +115,7 @@ def test_what_stays_broken_is_one_error_in_time(
 
 @pytest.mark.parametrize(
     "kind, settings",
-    [("stall", {"before": True}), ("stall", {}), ("drip", {"seconds": 5})],
+    [("stall", {"before": True}), ("stall", {}), ("drip", {"seconds": 60})],
     ids=["answer", "body", "drip"],
 )
 def test_a_read_that_stalls_is_asked_for_a_second_time(remote: Place, corpus: Path, kind: str, settings: Any) -> None:
@@ -123,7 +125,7 @@ def test_a_read_that_stalls_is_asked_for_a_second_time(remote: Place, corpus: Pa
     loader = hr.DataLoader(packed, 8, seed=3, epochs=1, num_workers=2)
     begun = time.monotonic()
     assert [row for batch in loader for row in batch["tokens"].tolist()] == wanted
-    assert time.monotonic() - begun < 4, "or the first one was waited for"
+    assert time.monotonic() - begun < WATCHDOG, "or the first one was waited for"
     assert remote.reads.pending() == 0
     stats = loader.stats()
     # Others may be slow by chance; each has one second request at most.
@@ -159,10 +161,9 @@ def test_the_environment_may_ask_for_second_requests(
     store = Store([place.url("in")], place.options())
     (file,) = store.files
     place.reads.add("stall", before=True)
-    begun = time.monotonic()
     assert store.read(file) == b"x" * 1000
-    assert time.monotonic() - begun < 2
     assert store.traffic().hedged == 1
+    assert store.traffic().retries == 0, "or the first one was waited for"
     monkeypatch.setenv("HEADRACE_HEDGE", "soon")
     with pytest.raises(ValueError, match=r"HEADRACE_HEDGE must be seconds.*'?soon"):
         _ = Store([place.url("in")], place.options()).files
@@ -177,11 +178,12 @@ def test_another_version_in_mid_run_is_an_error(
     place = at(kind)
     iterator = iter(in_storage_order(opened(place, corpus)))
     next(iterator)
+    place.clear()
     place.reads.add(fault)
-    begun = time.monotonic()
     with pytest.raises(hr.DataError, match=r"\.parquet: changed"):
         list(iterator)
-    assert time.monotonic() - begun < 5, "no blind retries"
+    # Some stores refuse the old version without saying why, and are asked once more.
+    assert place.repeats() <= 2, "no blind retries"
 
 
 def listed(place: Place) -> list[str]:

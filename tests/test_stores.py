@@ -128,10 +128,9 @@ def test_a_missing_bucket_is_named(remote: Place) -> None:
         remote.proxies[0].add("status", status=404, code="NoSuchBucket", match="list-type", count=100)
     bucket = "org/no-such-bucket" if remote.kind == "hf" else "no-such-bucket"
     url = remote.server.url(bucket, "data", remote.endpoint)
-    begun = time.monotonic()
     with pytest.raises(hr.MissingError, match="no-such-bucket") as caught:
         hr.open(url, storage_options=remote.options())
-    assert time.monotonic() - begun < 5, "what cannot succeed is not tried again"
+    assert remote.repeats() == 1, "what cannot succeed is not tried again"
     if remote.kind != "http":
         assert "hint:" in str(caught.value)
     assert SECRET not in str(caught.value)
@@ -156,14 +155,13 @@ def test_refused_credentials_are_told_and_not_shown(remote: Place) -> None:
         url += f"?signature={wrong}"
         for method in ("GET", "HEAD"):
             remote.proxies[0].add("status", status=403, match="", count=100, method=method)
-    begun = time.monotonic()
     with pytest.raises(hr.StoreError, match=r"40[13]") as caught:
         hr.open(url, storage_options=options)
+    assert remote.repeats() == 1, "what cannot succeed is not tried again"
     text = f"{caught.value} {caught.value!r}"
     assert not isinstance(caught.value, hr.MissingError)
     assert remote.bucket in text
     assert "hint:" in text
-    assert time.monotonic() - begun < 5, "what cannot succeed is not tried again"
     for secret in (SECRET, wrong, AzureServer(secret=wrong).key):
         assert secret not in text
 
