@@ -151,10 +151,11 @@ class Place:
         notes = [note for proxy in self.proxies for note in proxy.requests()]
         return [note["target"] for note in notes if note["method"] == method]
 
-    def repeats(self) -> int:
-        """How often the same was asked for, at most."""
+    def repeats(self, *methods: str) -> int:
+        """How often the same was asked for at most, by such requests or by any."""
         notes = [note for proxy in self.proxies for note in proxy.requests()]
-        return max(Counter((note["method"], note["target"], note["range"]) for note in notes).values())
+        asked = [note for note in notes if not methods or note["method"] in methods]
+        return max(Counter((note["method"], note["target"], note["range"]) for note in asked).values())
 
     def count(self, what: str) -> int:
         return sum(getattr(proxy.counts(), what) for proxy in self.proxies)
