@@ -1,10 +1,15 @@
 """headrace's own stores of records: what is written, what becomes of kills, and how loaders read them."""
 
+import gc
 import json
+import os
+import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -369,49 +374,170 @@ def test_damage_is_named(tmp_path):
         list(hr.open(folder))
 
 
-@pytest.mark.parametrize("full", ["shard-00000.bin", "shard-00000.ends", "index.json"])
-def test_a_disk_that_takes_no_more_is_named_with_what_is_kept(tmp_path, monkeypatch, full):
+@contextmanager
+def largest_file(size: int):
+    """No file may become larger, which is what a full disk comes to."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_what_cannot_be_written_is_taken_back_and_nothing_else(tmp_path):
     folder = tmp_path / "d"
-    with hr.DocumentWriter(folder, "uint16", shard_bytes=4) as writer:
-        open_file = Path.open
-
-        def open_full(path: Path, *how, **settings):
-            # Whatever is written there is refused, as by a full disk.
-            return open_file(Path("/dev/full") if path.name == f".{full}.tmp" else path, *how, **settings)
-
-        monkeypatch.setattr(Path, "open", open_full)
-        writer.write([1])
-        with pytest.raises(StoreError, match=rf"{full}.*: No space left on device\nhint: .*append"):
-            writer.write([2, 3])
-        monkeypatch.undo()
-        writer.write([4, 5])
-    # The index was written when there was room again.
-    first = [[1]] if full == "index.json" else []
-    assert [sample["tokens"].tolist() for sample in hr.open(folder, verify=True)] == [*first, [4, 5]]
+    with hr.DocumentWriter(folder, "uint16", meta=[("id", "<i8")]) as writer:
+        writer.write([1, 1], {"id": 1})
+        with largest_file(7), pytest.raises(StoreError, match=r"shard-00000\.bin.*: File too large\nhint: .*append"):
+            writer.write([2, 2, 2], {"id": 2})
+        assert writer.records == 2
+        with largest_file(8), pytest.raises(StoreError, match=r"shard-00000\.ends.*: File too large"):
+            writer.write([3], {"id": 3})
+        writer.write([4, 4], {"id": 4})
+    found = [(sample["id"], sample["tokens"].tolist()) for sample in hr.open(folder, verify=True)]
+    assert found == [(1, [1, 1]), (4, [4, 4])]
     assert not [name for name in names(folder) if name.startswith(".")]
-    assert len(names(folder)) == 1 + 2 * len([*first, [4, 5]])
 
 
-def test_a_write_that_fails_costs_its_shard_and_no_other(tmp_path, monkeypatch):
-    folder = tmp_path / "s"
-    writer = hr.StreamWriter(folder, "uint16", shard_bytes=2 * 3_000_000)
-    writer.write(np.ones(3_000_000, np.uint16))
-    open_file = Path.open
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("where", ["os.fsync", "headrace.prepare.recording.write_index"])
+@pytest.mark.parametrize("again", ["write", "close"])
+def test_an_end_of_a_shard_that_fails_is_done_by_the_next_call(tmp_path, monkeypatch, error, where, again):
+    folder = tmp_path / "d"
+    writer = hr.DocumentWriter(folder, "uint16", meta=[("id", "<i8")], shard_bytes=8)
+    writer.write([1, 1, 1], {"id": 1})
 
-    def open_full(path: Path, *how, **settings):
-        return open_file(Path("/dev/full") if path.name.endswith(".tmp") else path, *how, **settings)
+    def fail(*_: object) -> None:
+        raise error
 
-    monkeypatch.setattr(Path, "open", open_full)
-    with pytest.raises(StoreError, match=r"shard-00001.*No space left on device"):
-        writer.write(np.ones(2_000_000, np.uint16))
-    monkeypatch.undo()
-    with pytest.raises(StoreError, match="a write has failed, and what belongs to its shard is lost"):
-        writer.write([1])
+    with monkeypatch.context() as patch:
+        patch.setattr(where, fail)
+        with pytest.raises((StoreError, OSError, KeyboardInterrupt)):
+            writer.write([2, 2, 2], {"id": 2})
+    wanted = [1]
+    if again == "write":
+        writer.write([3, 3, 3], {"id": 3})
+        wanted.append(3)
     writer.close()
-    assert names(folder) == ["index.json", "shard-00000.bin"]
-    with hr.StreamWriter(folder, "uint16", mode="append") as again:
-        again.write([7])
-    assert opened(folder, verify=True)[3_000_000]["tokens"] == 7
+    assert [sample["id"] for sample in hr.open(folder, verify=True)] == wanted
+    assert not [name for name in names(folder) if name.startswith(".")]
+
+
+def test_an_overwrite_that_does_not_end_leaves_the_store_as_it_was(tmp_path):
+    folder = tmp_path / "s"
+    with hr.StreamWriter(folder, "uint16", shard_bytes=8) as writer:
+        writer.write([1, 2, 3, 4, 5])
+    with pytest.raises(ValueError, match="both have 'tokens'"):
+        hr.DocumentWriter(folder, "int32", meta=[("tokens", "<i8")], mode="overwrite")
+    writer = hr.StreamWriter(folder, "uint16", shard_bytes=4, mode="overwrite")
+    writer.write([6, 7, 8])
+    assert with_numpy(folder)["tokens"].tolist() == [1, 2, 3, 4, 5]
+    writer.discard()
+    assert with_numpy(folder)["tokens"].tolist() == [1, 2, 3, 4, 5]
+    with hr.StreamWriter(folder, "uint16", mode="overwrite") as writer:
+        writer.write([9])
+    assert with_numpy(folder)["tokens"].tolist() == [9]
+    assert len(names(folder)) == 2
+
+
+def test_a_writer_is_for_one_thread_and_one_process(tmp_path):
+    folder = tmp_path / "d"
+    refused: list[Exception] = []
+    with hr.DocumentWriter(folder, "uint16", shard_bytes=2000) as writer:
+
+        def write() -> None:
+            for number in range(300):
+                try:
+                    writer.write(np.full(number % 40, number))
+                except RuntimeError as error:
+                    refused.append(error)
+
+        threads = [threading.Thread(target=write) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        child = os.fork()
+        if not child:
+            try:
+                writer.close()
+                writer.write([1])
+            except RuntimeError:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        writer.write([5])
+    found = [sample["tokens"].tolist() for sample in hr.open(folder, verify=True)]
+    assert found[-1] == [5]
+    assert len(found) == 901 - len(refused)
+    assert all(len(set(tokens)) <= 1 for tokens in found)
+    assert all("another thread is writing" in str(error) for error in refused)
+
+
+def test_a_writer_of_all_and_one_of_a_part_do_not_meet(tmp_path):
+    with hr.StreamWriter(tmp_path / "s", "uint16", part=0) as part:
+        part.write([1])
+        with pytest.raises(StoreError, match=r"another writer is at it \(part-00000"):
+            hr.StreamWriter(tmp_path / "s", "uint16", mode="append")
+    with hr.StreamWriter(tmp_path / "t", "uint16") as whole:
+        whole.write([1])
+        with pytest.raises(StoreError, match=r"another writer is at it \(index"):
+            hr.StreamWriter(tmp_path / "t", "uint16", part=1)
+    assert with_numpy(tmp_path / "t")["tokens"].tolist() == [1]
+
+
+def test_a_writer_that_is_dropped_says_what_is_lost_and_gives_its_lock_up(tmp_path):
+    def write_and_drop() -> None:
+        hr.StreamWriter(tmp_path / "s", "uint16", shard_bytes=4).write([1, 2, 3])
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="was not closed; 1 records of its last shard are lost"):
+        write_and_drop()
+    with hr.StreamWriter(tmp_path / "s", "uint16", mode="append") as again:
+        again.write([4])
+    assert with_numpy(tmp_path / "s")["tokens"].tolist() == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    "dtype, values, error",
+    [
+        ("float32", [1e300], ValueError),
+        ("float16", [1e6], ValueError),
+        ("float32", [2**24 + 1], ValueError),
+        ("float64", [2**53 + 1], ValueError),
+        ("float32", [1 + 2j], TypeError),
+        ("bool", [2, -1], TypeError),
+        ("uint64", [-1], ValueError),
+        ("int64", [2**63], ValueError),
+        ([("a", "<f4", (3,))], [1, 2, 3], ValueError),
+        ([("a", "<f4"), ("b", "<f4")], {"a": 1, "b": 2}, ValueError),
+        ("uint16", np.ma.masked_array([1, 2], [False, True]), TypeError),
+    ],
+)
+def test_values_that_would_change_are_refused(tmp_path, dtype, values, error):
+    with hr.StreamWriter(tmp_path / "s", dtype) as writer:
+        with pytest.raises(error, match="records"):
+            writer.write(values)
+        assert writer.records == 0
+
+
+def test_values_that_fit_are_kept(tmp_path):
+    with hr.StreamWriter(tmp_path / "s", [("a", "<f4", (2,)), ("b", "<u8"), ("c", "?")]) as writer:
+        writer.write({"a": [[0.1, np.inf], [np.nan, 2**24]], "b": [2**64 - 1, 1], "c": [True, False]})
+    stored = with_numpy(tmp_path / "s")
+    assert np.array_equal(stored["a"], np.array([[0.1, np.inf], [np.nan, 2**24]], np.float32), equal_nan=True)
+    assert stored["b"].tolist() == [2**64 - 1, 1]
+    assert stored["c"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("value", [None, 3, "ä" * 9, "a\0"])
+def test_text_in_meta_that_would_change_is_refused(tmp_path, value):
+    with (
+        hr.DocumentWriter(tmp_path / "d", "uint16", meta=[("name", "U8")]) as writer,
+        pytest.raises((TypeError, ValueError), match="meta, name"),
+    ):
+        writer.write([1], {"name": value})
 
 
 # Loading

@@ -17,11 +17,10 @@ from headrace.formats.records.store import VERSION, is_records
 
 from .durable import sync
 
-__all__ = ["INDEX", "OpenShard", "files_of", "lock", "read_index", "unlock", "write_index"]
+__all__ = ["INDEX", "OpenShard", "files_of", "is_locked", "lock", "read_index", "unlock", "write_index"]
 
 INDEX: Final = "index.json"
 _KEYS = ("kind", "dtype", "documents", "meta", "shards")
-_BUFFER_BYTES = 1 << 20
 
 
 class OpenShard:
@@ -38,21 +37,20 @@ class OpenShard:
 
     Attributes:
         records: that were written.
-        broken: whether a write has failed, of which nobody knows how far it came; the files are gone then.
+        broken: whether it is gone, because what failed could not be taken back.
     """
 
     def __init__(self, folder: Path, stem: str, documents: bool, meta: np.dtype[Any] | None) -> None:
         self.records = 0
         self.broken = False
-        self._meta = meta
-        self._stem, self._folder = stem, folder
         self._documents = self._ended = 0
-        names = [f"{stem}.bin"]
-        if documents:
-            names.append(f"{stem}.ends")
-        if meta is not None:
-            names.append(f"{stem}.meta")
+        self._entry: dict[str, Any] | None = None
         self._files: list[_Aside] = []
+        names = [
+            f"{stem}.bin",
+            *([f"{stem}.ends"] if documents else []),
+            *([f"{stem}.meta"] if meta is not None else []),
+        ]
         try:
             for name in names:
                 self._files.append(_Aside(folder, name))
@@ -60,47 +58,65 @@ class OpenShard:
             self.drop()
             raise
 
+    @property
+    def in_document(self) -> bool:
+        """Whether the last record's document has not ended."""
+        return len(self._files) > 1 and self._ended < self.records
+
     def write(self, rows: npt.NDArray[Any]) -> None:
         """Adds records."""
-        self._write(0, np.ascontiguousarray(rows).tobytes())
+        self._files[0].write(np.ascontiguousarray(rows).tobytes())
         self.records += len(rows)
 
     def end_document(self, meta: bytes | None) -> None:
         """Says that a document ends here, and what is stored with it."""
-        self._write(1, self.records.to_bytes(8, "little"))
-        self._ended = self.records
+        self._files[1].write(self.records.to_bytes(8, "little"))
         if meta is not None:
-            self._write(2, meta)
+            self._files[2].write(meta)
+        self._ended = self.records
         self._documents += 1
 
-    def _write(self, number: int, data: bytes) -> None:
+    def mark(self) -> tuple[Any, ...]:
+        """How far it is."""
+        return self.records, self._documents, self._ended, [file.mark() for file in self._files]
+
+    def take_back(self, mark: tuple[Any, ...]) -> None:
+        """Is as far as it was at a mark; if that cannot be, it is gone, and `broken`."""
+        self.records, self._documents, self._ended, marks = mark
         try:
-            self._files[number].write(data)
-        except BaseException:
+            for file, at in zip(self._files, marks, strict=True):
+                file.take_back(at)
+        except OSError:
             self.broken = True
             self.drop()
-            raise
 
     def finish(self) -> dict[str, Any] | None:
-        """Makes the files visible; gives the entry of the index, or None if nothing was written."""
+        """Makes the files visible; gives the entry of the index, or None if nothing was written.
+
+        After an error it can be called again: then what was not done is.
+        """
+        if self._entry is not None:
+            return self._entry
         if self.broken or (not self.records and not self._documents):
             self.drop()
             return None
-        if len(self._files) > 1 and self._ended < self.records:
-            self.end_document(None)
+        if self.in_document:
+            mark = self.mark()
+            try:
+                self.end_document(None)
+            except BaseException:
+                self.take_back(mark)
+                raise
         entry: dict[str, Any] = {"records": self.records}
         if len(self._files) > 1:
             entry["documents"] = self._documents
         # The records last: without them the others mean nothing.
         for file in reversed(self._files):
-            try:
-                digest = file.finish()
-            except BaseException:
-                self.drop()
-                raise
+            digest = file.finish()
             kind = "name" if file.name.endswith(".bin") else file.name.rpartition(".")[2]
             entry[kind] = file.name
             entry["digest" if kind == "name" else f"{kind}_digest"] = digest
+        self._entry = entry
         return entry
 
     def drop(self) -> None:
@@ -110,44 +126,60 @@ class OpenShard:
 
 
 class _Aside:
-    """A file under a hidden name."""
+    """A file under a hidden name. Nothing of it waits in memory, so that what failed can be taken back."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
         self._target, self._path = folder / name, folder / f".{name}.tmp"
-        self._visible = False
+        self._size = 0
         self._digest = hashlib.blake2b(digest_size=16)
         try:
-            self._file = self._path.open("wb", buffering=_BUFFER_BYTES)
+            self._file = self._path.open("wb", buffering=0)
         except OSError as error:
             raise _failed(self._path, error) from None
 
     def write(self, data: bytes) -> None:
+        left = memoryview(data)
         try:
-            self._file.write(data)
+            while left:
+                left = left[self._file.write(left) or 0 :]
         except OSError as error:
             raise _failed(self._path, error) from None
         self._digest.update(data)
+        self._size += len(data)
+
+    def mark(self) -> tuple[int, Any]:
+        """How far it is."""
+        return self._size, self._digest.copy()
+
+    def take_back(self, mark: tuple[int, Any]) -> None:
+        """Is as far as it was at a mark."""
+        self._size, digest = mark
+        self._digest = digest.copy()
+        self._file.truncate(self._size)
+        self._file.seek(self._size)
 
     def finish(self) -> str:
-        """Makes the file visible; gives the digest of its bytes."""
+        """Makes the file visible; gives the digest of its bytes. Can be called again."""
         try:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._path.replace(self._target)
-            self._visible = True
+            if not self._file.closed:
+                os.fsync(self._file.fileno())
+                self._file.close()
+            with contextlib.suppress(FileNotFoundError):
+                self._path.replace(self._target)
+            # If it is not there under either name, somebody took it away.
+            self._target.stat()
         except OSError as error:
-            raise _failed(self._path, error) from None
+            raise _failed(self._target, error) from None
         return self._digest.hexdigest()
 
     def drop(self) -> None:
         """Removes it, under whichever name."""
         with contextlib.suppress(OSError):
             self._file.close()
-        self._path.unlink(missing_ok=True)
-        if self._visible:
+        if not self._path.exists():
             self._target.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
 
 
 def read_index(path: Path) -> dict[str, Any]:
@@ -192,6 +224,21 @@ def write_index(path: Path, index: Mapping[str, Any]) -> None:
     except OSError as error:
         aside.unlink(missing_ok=True)
         raise _failed(path, error) from None
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a writer holds a lock."""
+    try:
+        held = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(held)
+    return False
 
 
 def unlock(held: int, path: Path) -> None:

@@ -5,7 +5,10 @@ lists the shards that are whole. So whatever becomes of a writer, a reader finds
 """
 
 import os
-from collections.abc import Mapping, Sequence
+import threading
+import warnings
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
@@ -18,8 +21,8 @@ from headrace.formats.records.layout import fields_of
 from headrace.formats.records.store import INDEX_FORMAT, VERSION, descr_of
 
 from .arguments import check_choice, local_folder
-from .record_shards import INDEX, OpenShard, files_of, lock, read_index, unlock, write_index
-from .record_values import fitting, record_type, rows_of
+from .record_shards import INDEX, OpenShard, files_of, is_locked, lock, read_index, unlock, write_index
+from .record_values import as_array, fitting, record_type, rows_of
 
 __all__ = ["DocumentWriter", "StreamWriter"]
 
@@ -27,7 +30,7 @@ _MOST_PARTS = 100_000
 
 
 class _Writer:
-    """Shards of records, and the index that lists them."""
+    """Shards of records, and the index that lists them. For one thread at a time, in the process that made it."""
 
     _kind: Literal["stream", "documents"]
 
@@ -43,6 +46,7 @@ class _Writer:
         part: SupportsIndex | None = None,
         name: str = "tokens",
     ) -> None:
+        self._held = -1
         check_choice("mode", mode, (None, "append", "overwrite"))
         self._folder = local_folder(path, "path")
         self._dtype = record_type(dtype, name)
@@ -56,21 +60,39 @@ class _Writer:
         self._stem = f"shard-{prefix}"
         self._index = INDEX if self._part is None else f"part-{self._part:05d}.json"
         self._open: OpenShard | None = None
-        self._closed = False
-        # The shards of a store that this one takes the place of when it is closed.
-        self._replaced: list[dict[str, Any]] | None = None
-        self._lock = lock(self._folder, f".lock-{self._index}")
+        self._entries: list[dict[str, Any]] = []
+        self._listed: list[dict[str, Any]] | None = None
+        """What the index lists; None if there is none."""
+        self._found: int | None = None
+        """How many shards it listed when this writer was made."""
+        self._replaced: list[dict[str, Any]] = []
+        """What it listed before this writer, of which nothing is to stay."""
+        self._overwrites = mode == "overwrite"
+        self._process = os.getpid()
+        self._busy = threading.Lock()
+        self._held = lock(self._folder, f".lock-{self._index}")
         try:
-            self._entries = self._begin(mode)
-            self._before = len(self._entries) if (self._folder / self._index).exists() else None
+            self._expect_alone()
+            self._begin(mode)
         except BaseException:
             self._unlock()
             raise
 
-    def _begin(self, mode: str | None) -> list[dict[str, Any]]:
-        """The shards that are there and stay."""
+    def _expect_alone(self) -> None:
+        """Refuses a place where a writer of the whole store and one of a part would meet."""
+        others = (
+            [f".lock-{INDEX}"] if self._part is not None else [path.name for path in self._folder.glob(".lock-part-*")]
+        )
+        if at_work := [name for name in others if is_locked(self._folder / name)]:
+            raise StoreError(
+                f"{self._folder}: another writer is at it ({at_work[0].removeprefix('.lock-')})\n"
+                "hint: give each of several writers a part= of its own, and none to a writer that is alone"
+            )
+
+    def _begin(self, mode: str | None) -> None:
+        """Looks at what is there, and which of it stays."""
         path = self._folder / self._index
-        for left in self._folder.glob(f".{self._stem}*.tmp"):
+        for left in self._folder.glob(f".{self._stem}?????.*.tmp"):
             left.unlink()
         there = sorted(entry.name for entry in self._folder.iterdir() if not entry.name.startswith("."))
         if self._part is not None:
@@ -89,18 +111,19 @@ class _Writer:
         if not path.exists():
             if mode == "append" and (self._folder / INDEX).exists():
                 self._expect_alike(self._folder / INDEX)
-            return []
+            return
         if mode == "append":
             self._expect_alike(path)
-        index = read_index(path)
+        self._listed = list(read_index(path)["shards"])
+        self._found = len(self._listed)
         if mode == "overwrite":
-            self._replaced = list(index["shards"])
-            return []
-        for entry in index["shards"]:
+            self._replaced = list(self._listed)
+            return
+        for entry in self._listed:
             for file in files_of(entry):
                 if not (self._folder / file).exists():
                     raise DataError(f"{self._folder / file}: expected this file as {path} says, found none")
-        return list(index["shards"])
+        self._entries = list(self._listed)
 
     def _expect_alike(self, path: Path) -> None:
         index = read_index(path)
@@ -123,45 +146,82 @@ class _Writer:
         """Records written, with those that were there before."""
         return sum(entry["records"] for entry in self._entries) + (0 if self._open is None else self._open.records)
 
-    def _shard(self) -> OpenShard:
-        if self._closed:
+    # Writing
+
+    @contextmanager
+    def _writing(self) -> Generator[None]:
+        """For one thread at a time, in the process that made the writer, until it is closed."""
+        if self._held < 0:
             raise ValueError(f"{self._folder}: this writer is closed")
-        if self._open is not None and self._open.broken:
-            raise StoreError(
-                f"{self._folder}: a write has failed, and what belongs to its shard is lost\n"
-                'hint: a writer with mode="append" goes on behind the shards that were finished'
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"{self._folder}: this writer was made in another process\n"
+                "hint: make one in each process, each with a part= of its own"
             )
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError(f"{self._folder}: another thread is writing with this writer")
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    @contextmanager
+    def _whole(self) -> Generator[OpenShard]:
+        """The shard to write to, which is as it was before if that does not end well."""
         if self._open is None:
             number = len(self._entries)
             while (self._folder / f"{self._stem}{number:05d}.bin").exists():
                 number += 1
             self._open = OpenShard(self._folder, f"{self._stem}{number:05d}", self._documents, self._meta)
-        return self._open
+        shard = self._open
+        if shard.broken:
+            raise StoreError(
+                f"{self._folder}: a write has failed and could not be taken back: its shard is lost\n"
+                'hint: close the writer; one with mode="append" goes on behind the shards that were finished'
+            )
+        mark = shard.mark()
+        try:
+            yield shard
+        except BaseException:
+            shard.take_back(mark)
+            raise
 
     def _end_shard(self) -> None:
-        if self._open is None:
-            return
-        shard, self._open = self._open, None
-        if (entry := shard.finish()) is not None:
-            self._entries.append(entry)
-            if self._replaced is None:
-                self._write_index()
+        """Makes the open shard visible. What failed or was interrupted is done by the next call."""
+        if self._open is not None:
+            entry = self._open.finish()
+            if entry is not None and not any(entry is other for other in self._entries[-1:]):
+                self._entries.append(entry)
+            self._open = None
+        if not self._overwrites:
+            self._write_index()
 
     def _write_index(self) -> None:
-        write_index(self._folder / self._index, {**self._head(), "shards": self._entries})
+        if self._listed is None or len(self._listed) != len(self._entries) or self._overwrites:
+            write_index(self._folder / self._index, {**self._head(), "shards": self._entries})
+            self._listed = list(self._entries)
+
+    def _end_full(self) -> None:
+        if self._open is not None and self._open.records >= self._most and not self._open.in_document:
+            self._end_shard()
+
+    # The end
 
     def close(self) -> None:
-        """Ends the last shard and writes the index; what was written is there. Can be called again."""
-        if self._closed:
+        """Ends the last shard and writes the index; what was written is there.
+
+        After an error it can be called again, and goes on where it was; once it is done it does nothing.
+
+        Raises:
+            StoreError: if something cannot be written.
+        """
+        if self._is_over:
             return
-        try:
+        with self._writing():
             self._end_shard()
-            self._closed = True
-            if self._replaced is not None or not (self._folder / self._index).exists():
-                self._write_index()
+            self._write_index()
             # Names that were free because files were missing are those of new ones by now.
-            self._remove(self._replaced or [], keep=self._entries)
-        finally:
+            self._remove(self._replaced, keep=self._entries)
             self._unlock()
 
     def discard(self) -> None:
@@ -176,21 +236,26 @@ class _Writer:
             >>> list((folder / "taken").iterdir())
             []
         """
-        if self._closed:
+        if self._is_over:
             return
-        self._closed = True
-        try:
+        with self._writing():
             if self._open is not None:
                 self._open.drop()
-            before = self._before or 0
+                self._open = None
+            before = 0 if self._overwrites or self._found is None else self._found
             written, self._entries = self._entries[before:], self._entries[:before]
-            if self._before is None:
-                (self._folder / self._index).unlink(missing_ok=True)
-            elif self._replaced is None:
-                self._write_index()
+            if not self._overwrites:
+                if self._found is None:
+                    (self._folder / self._index).unlink(missing_ok=True)
+                else:
+                    self._write_index()
             self._remove(written)
-        finally:
             self._unlock()
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether it is closed, or another process' matter."""
+        return self._held < 0 or os.getpid() != self._process
 
     def _remove(self, entries: Sequence[Mapping[str, Any]], keep: Sequence[Mapping[str, Any]] = ()) -> None:
         kept = {file for entry in keep for file in files_of(entry)}
@@ -200,7 +265,7 @@ class _Writer:
                     (self._folder / file).unlink(missing_ok=True)
 
     def _unlock(self) -> None:
-        held, self._lock = self._lock, -1
+        held, self._held = self._held, -1
         unlock(held, self._folder / f".lock-{self._index}")
 
     def __enter__(self) -> Self:
@@ -210,6 +275,19 @@ class _Writer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_held", -1) >= 0 and os.getpid() == self._process:
+            count = 0 if self._open is None else self._open.records
+            warnings.warn(
+                f"{self._folder}: a writer was not closed; {count} records of its last shard are lost",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+            if self._open is not None:
+                self._open.drop()
+            self._unlock()
 
 
 class StreamWriter(_Writer):
@@ -272,17 +350,15 @@ class StreamWriter(_Writer):
             np.float32(1.0)
         """
         rows = rows_of(records, self._dtype, "records")
-        if self._documents:
-            # A shard holds whole documents.
-            self._shard().write(rows)
-            return
-        while len(rows):
-            shard = self._shard()
-            some = rows[: self._most - shard.records]
-            shard.write(some)
-            rows = rows[len(some) :]
-            if shard.records >= self._most:
-                self._end_shard()
+        with self._writing():
+            self._end_full()
+            while len(rows):
+                with self._whole() as shard:
+                    # Of documents a shard holds whole ones.
+                    some = rows if self._documents else rows[: self._most - shard.records]
+                    shard.write(some)
+                rows = rows[len(some) :]
+                self._end_full()
 
     def end_document(self) -> None:
         """Says that a document ends with the last record that was written; one without records is empty.
@@ -302,10 +378,10 @@ class StreamWriter(_Writer):
         """
         if not self._documents:
             raise ValueError("end_document needs a writer that was made with documents=True")
-        shard = self._shard()
-        shard.end_document(None)
-        if shard.records >= self._most:
-            self._end_shard()
+        with self._writing():
+            with self._whole() as shard:
+                shard.end_document(None)
+            self._end_full()
 
 
 class DocumentWriter(_Writer):
@@ -368,11 +444,12 @@ class DocumentWriter(_Writer):
         """
         rows = rows_of(document, self._dtype, "document")
         record = self._meta_record(meta)
-        if self._open is not None and self._open.records and self._open.records + len(rows) > self._most:
-            self._end_shard()
-        shard = self._shard()
-        shard.write(rows)
-        shard.end_document(record)
+        with self._writing():
+            if self._open is not None and self._open.records and self._open.records + len(rows) > self._most:
+                self._end_shard()
+            with self._whole() as shard:
+                shard.write(rows)
+                shard.end_document(record)
 
     def _meta_record(self, meta: Mapping[str, Any] | None) -> bytes | None:
         fields = {} if self._meta is None else fields_of(self._meta)
@@ -385,5 +462,7 @@ class DocumentWriter(_Writer):
             return None
         record = np.zeros(1, self._meta)
         for name, value in given.items():
-            record[name] = fitting(np.asarray([value]), fields[name], f"meta, {name}")
+            if isinstance(value, str | bytes) and value[-1:] in ("\0", b"\0"):
+                raise ValueError(f"meta, {name}: expected text that does not end with a zero, got {value!r}")
+            record[name] = fitting(as_array([value], f"meta, {name}"), fields[name], f"meta, {name}")
         return record.tobytes()

@@ -43,7 +43,7 @@ def read_store(store: Store, *, verify: bool = False) -> tuple[Records, Literal[
     files = {file.path: file for file in store.files}
     index: Any = json.loads(store.read(files["index.json"] if "index.json" in files else store.head("index.json")))
     try:
-        if not is_records(index) or index["version"] != VERSION:
+        if not is_records(index) or type(index["version"]) is not int or index["version"] != VERSION:
             raise DataError(
                 f"{where}: expected an index of version {VERSION}, found {index.get('format')!r} of version "
                 f"{index.get('version')!r}"
@@ -53,9 +53,13 @@ def read_store(store: Store, *, verify: bool = False) -> tuple[Records, Literal[
             raise DataError(f'{where}: expected the kind "stream" or "documents", found {kind!r}')
         dtype = dtype_of(index["dtype"])
         meta = None if index["meta"] is None else dtype_of(index["meta"])
-        entries = [_Entry(store, where, files, entry) for entry in index["shards"]]
+        if not isinstance(index["shards"], list):
+            raise DataError(f"{where}: expected a list of shards, found a {type(index['shards']).__name__}")
+        entries = [_Entry(store, where, files, entry) for entry in cast("list[Any]", index["shards"])]
         shards = [entry.shard(dtype, meta, index["documents"]) for entry in entries]
         content = [entry.text("digest") for entry in entries]
+    except DataError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where}: expected the index of a store of records: {type(error).__name__}: {error}") from None
     digests = [entry.digests() for entry in entries] if verify else []
