@@ -466,3 +466,11 @@ def test_chunks_of_all_sources_are_read_ahead() -> None:
         assert all(
             chunks <= {chunk for chunk, _ in source.loads} for chunks, source in zip(wanted, sources, strict=True)
         )
+
+
+def test_sources_that_are_no_list_are_refused_before_anything_is_read(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n')
+    data = hr.open(tmp_path)
+    for wrong in (data, {"a": data}, "ab"):
+        with pytest.raises(TypeError, match=r"zip takes a list of datasets, got a .*\nhint: headrace.zip\(\[first"):
+            hr.zip(wrong)

@@ -1,7 +1,7 @@
 """Several datasets side by side: a tuple of a sample of each, however often each is gone through."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NoReturn, SupportsIndex
@@ -9,6 +9,7 @@ from typing import Any, NoReturn, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from headrace._base import Dataset
 from headrace._units import as_int
 
 from .applying import Failed, add_note, apply_stages
@@ -235,6 +236,10 @@ def zip(
         >>> len(pairs), pairs[1]
         (12, {'text': 'sample 1', 'label': 1})
     """
+    if isinstance(datasets, Dataset | Mapping | str):
+        raise TypeError(
+            f"zip takes a list of datasets, got a {type(datasets).__name__}\nhint: headrace.zip([first, second])"
+        )
     parts = list(datasets)
     if not parts:
         raise ValueError("zip needs at least one dataset, got none")
