@@ -22,16 +22,6 @@ from headrace.prepare.record_copying import KINDS, copy_records
 __all__ = ["run"]
 
 
-class _Samples:
-    """Reads a sample by its number, in whatever process."""
-
-    def __init__(self, dataset: headrace.SampleDataset) -> None:
-        self._dataset = dataset
-
-    def __call__(self, number: int) -> Any:
-        return self._dataset[number]
-
-
 def run(
     urls: list[str],
     output: str,
@@ -87,8 +77,8 @@ def run(
         if isinstance(dataset, headrace.StreamDataset) and sequence_length is None and dataset.has_documents:
             dataset = dataset.documents()
         made = optimize(
-            _Samples(dataset),
-            range(len(dataset)),
+            _same,
+            dataset,
             output,
             format=cast("Literal['litdata', 'mds', 'parquet', 'arrow']", to),
             chunk_bytes=chunk_bytes,
@@ -126,6 +116,10 @@ def run(
     ]
     console().print(facts(pairs))
     return 0
+
+
+def _same(sample: Any) -> Any:
+    return sample
 
 
 def _refuse(to: str, options: Mapping[str, Any]) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
+from headrace.errors import StateMismatch
+
 from .progress import Done
 
 __all__ = ["Feed", "InputSource", "Iterated", "Listed", "Numbered", "Task", "is_sequence"]
@@ -69,7 +71,8 @@ class Listed(InputSource):
         self.total = len(inputs) if limit is None else min(len(inputs), limit)
         self._taken = dict(done.taken)
         left = [range(first, self.total if stop is None else stop) for first, stop in done.rest(self.total)]
-        self._heavy = deque(number for number in heavy if any(number in numbers for numbers in left))
+        numbers = done.numbers() if heavy else set[int]()
+        self._heavy = deque(number for number in heavy if number < self.total and number not in numbers)
         ones = set(self._heavy)
         self._ranges = deque(part for numbers in left for part in _without(numbers, ones))
 
@@ -79,7 +82,7 @@ class Listed(InputSource):
             first = min(self._heavy) if in_order else self._heavy[0]
             if not (in_order and self._ranges and self._ranges[0].start < first):
                 self._heavy.remove(first)
-                return Task(first, [self._inputs[first]], self._taken.pop(first, 0))
+                return self._task(first, first + 1)
         if not self._ranges:
             return None
         numbers = self._ranges.popleft()
@@ -89,8 +92,15 @@ class Listed(InputSource):
         )
         if last < numbers.stop:
             self._ranges.appendleft(range(last, numbers.stop))
-        values = [self._inputs[number] for number in range(numbers.start, last)]
-        return Task(numbers.start, values, self._taken.pop(numbers.start, 0))
+        return self._task(numbers.start, last)
+
+    def _task(self, first: int, stop: int) -> Task:
+        try:
+            values = [self._inputs[number] for number in range(first, stop)]
+        except Exception as error:
+            error.add_note("while an input was taken by its number")
+            raise
+        return Task(first, values, self._taken.pop(first, 0))
 
 
 class Iterated(InputSource):
@@ -106,23 +116,39 @@ class Iterated(InputSource):
     def __init__(self, inputs: Iterable[Any], done: Done, *, limit: int | None, total: int | None) -> None:
         self.total = total if limit is None or total is None else min(total, limit)
         self._items = iter(inputs)
+        self._least = max([last + 1 for _, last in done.ranges()], default=0)
         self._rest: Iterator[tuple[int, int | None]] = done.rest(limit)
         self._range = next(self._rest, None)
         self._taken = dict(done.taken)
         self._passed = 0
 
     def next(self, count: int, *, in_order: bool) -> Task | None:
-        """See `InputSource.next`."""
+        """See `InputSource.next`.
+
+        Raises:
+            StateMismatch: if there are less than were done before.
+            Exception: what the iterator raised.
+        """
         if self._range is None:
             return None
         first, stop = self._range
         last = first + count if stop is None else min(first + count, stop)
         last = min([last, *(number for number in self._taken if first < number < last)])
-        next(islice(self._items, first - self._passed, first - self._passed), None)
-        values = list(islice(self._items, last - first))
-        self._passed = first + len(values)
-        if len(values) < last - first:
+        try:
+            self._passed += sum(1 for _ in islice(self._items, first - self._passed))
+            values = list(islice(self._items, last - first))
+        except Exception as error:
+            error.add_note("while an input was taken from the iterator")
+            raise
+        self._passed += len(values)
+        if self._passed < last:
             self._range = None
+            if self._passed < self._least:
+                raise StateMismatch(
+                    f"the iterator gave {self._passed:,} inputs, and the unfinished run had done input "
+                    f"{self._least - 1:,} of it\n"
+                    "hint: to go on with a run it has to give the same inputs again; resume=False forgets the run"
+                )
         else:
             self._range = next(self._rest, None) if last == stop else (last, stop)
         return Task(first, values, self._taken.pop(first, 0)) if values else None

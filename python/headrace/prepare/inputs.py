@@ -1,19 +1,19 @@
 """What users give as inputs: lists, iterators, datasets, queues; cut by readers, in batches, with weights."""
 
-import hashlib
 import inspect
 import itertools
 import os
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, SupportsIndex, cast
 
 from headrace._units import as_int
 from headrace.loading.processes import check_main
 from headrace.samples.dataset import SampleDataset
 
+from .digests import digest
 from .feed import InputSource, Iterated, Listed, is_sequence
 from .output import Output
 from .progress import Done
@@ -113,7 +113,6 @@ def inputs_of(
         _check_iterable(inputs)
         if _is_dataset(inputs) and reader is None:
             whole["fn"] = _Call.around(fn, _Items(inputs), size)
-            # Its samples are no part of what tells a run from another one: they would all have to be read.
             values: Iterable[Any] = range(len(inputs))
         else:
             values = inputs if reader is None else reader.split(_as_sequence(inputs))
@@ -272,30 +271,41 @@ def _check_queue(inputs: Any, queue: Any, producers: Any, *, ordered: bool, size
 
 
 def _key(fn: Any, inputs: Any, count: int | str | None, reader: Reader | None, size: int | None) -> dict[str, Any]:
-    """See `Inputs.key`: the function by its name, inputs of a list by a digest."""
-    content = None
-    if isinstance(inputs, list | tuple | range):
-        found = hashlib.blake2b(digest_size=16)
-        for value in cast("Iterable[Any]", inputs) if not isinstance(inputs, range) else [repr(inputs)]:
-            found.update(_plain(value).encode(errors="surrogatepass") + b"\0")
-        content = found.hexdigest()
+    """See `Inputs.key`: the function by its name and what it holds, inputs that have numbers by a digest."""
     return {
-        "fn": getattr(fn, "__qualname__", type(fn).__qualname__),
+        "fn": _name(fn),
+        "what fn holds": _held(fn),
         "inputs": count,
-        "content": content,
-        "reader": None if reader is None else type(reader).__qualname__,
+        "content": _content(inputs),
+        "reader": None if reader is None else _name(reader),
+        "what the reader holds": _held(reader),
         "batch_size": size,
     }
 
 
-def _plain(value: Any) -> str:
-    """A value as text that is the same in every process; of objects only their type."""
-    if value is None or isinstance(value, str | bytes | int | float | Path):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return f"({','.join(_plain(part) for part in cast('list[Any]', value))})"
-    if isinstance(value, dict):
-        return (
-            f"{{{','.join(_plain(key) + ':' + _plain(part) for key, part in cast('dict[Any, Any]', value).items())}}}"
-        )
-    return type(value).__qualname__
+def _name(value: Any) -> str:
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _held(value: Any) -> str | None:
+    """A digest of a function's or a reader's state; None if it has none that could be sent to another process."""
+    try:
+        return digest(value)
+    except TypeError:
+        return None
+
+
+def _content(inputs: Any) -> str | None:
+    """A digest of all inputs, or of the object that gives them by their numbers; None if they cannot be looked at."""
+    if not is_sequence(inputs):
+        return None
+    # Datasets of Hugging Face know what they are, and would be long to look through.
+    known = getattr(inputs, "_fingerprint", None)
+    try:
+        return digest(inputs if known is None else [type(inputs), known])
+    except TypeError:
+        if not isinstance(inputs, list | tuple):
+            return None
+        # Nothing says that those of another call are the same ones.
+        return f"values that cannot be told from others, of call {uuid.uuid4().hex}"

@@ -15,6 +15,8 @@ from headrace.samples.cache import ChunkCache
 from headrace.samples.pipeline import Fetched, OnError, Pipeline
 from headrace.samples.source import Chunk
 
+from .digests import Told
+
 __all__ = ["Part", "PartReader", "Parts"]
 
 _PART_BYTES = 1 << 20
@@ -48,7 +50,7 @@ class Part(NamedTuple):
         return f"samples {self.start} to {self.stop - 1}"
 
 
-class Parts(Sequence[Part]):
+class Parts(Sequence[Part], Told):
     """All of a dataset in parts. Those of compressed files cost least if they are asked for in order.
 
     Args:
@@ -66,6 +68,10 @@ class Parts(Sequence[Part]):
         self._bounds = np.array(bounds, np.int64)
         self._streamed = streamed
         self._open: _Stream | None = None
+
+    def told_by(self) -> Any:
+        """See `Told`: which samples they are is told by whoever reads them."""
+        return self._bounds
 
     def __len__(self) -> int:
         return len(self._bounds) - 1

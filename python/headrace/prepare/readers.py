@@ -13,6 +13,8 @@ from headrace._files import File, Store
 from headrace._units import as_int
 from headrace.errors import DataError
 
+from .digests import Told
+
 __all__ = ["ParquetReader", "ParquetRows", "Reader"]
 
 _FOOTERS_AT_ONCE = 16
@@ -77,7 +79,7 @@ class ParquetRows(NamedTuple):
     """Behind the last one."""
 
 
-class ParquetReader(Reader):
+class ParquetReader(Reader, Told):
     """Cuts Parquet files into parts of some rows, so that one large file is work for all processes.
 
     The function gets a `pyarrow.Table` for each part. No part spans two row groups. A process that is given parts of
@@ -153,6 +155,10 @@ class ParquetReader(Reader):
         if here is None or not here.is_before(part):
             here = self._open = _Group(part, self._file(part.path), self.columns)
         return here.take(part)
+
+    def told_by(self) -> Any:
+        """See `Told`: settings of a store may be others, as keys are renewed."""
+        return self.rows, self.columns
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": None}

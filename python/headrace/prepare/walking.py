@@ -1,14 +1,14 @@
 """`walk`: the files of a folder, wherever it lies."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from headrace._files import Store
 
 __all__ = ["walk"]
 
 
-def walk(path: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> Iterator[str]:
+def walk(path: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> list[str]:
     """The files below a folder, sorted, with their full names: inputs for `optimize` and `map`.
 
     Hidden files, whose name or folder begins with ``.`` or ``_``, are left out; symbolic links are followed.
@@ -26,4 +26,4 @@ def walk(path: str | os.PathLike[str], *, storage_options: Mapping[str, str] | N
         ['a.parquet']
     """
     store = Store([os.fspath(path)], dict(storage_options or {}))
-    return (store.uri(file.path) for file in store.files)
+    return [store.uri(file.path) for file in store.files]
