@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 import headrace
 import prepare_functions as functions
+from headrace.prepare import queueing
 from headrace.prepare.feed import Feed, Iterated, Listed
 from headrace.prepare.progress import Done
 from prepare_functions import by_number, environment, ours, plain, wanted
@@ -317,12 +318,20 @@ def test_a_queue_of_several_producers(tmp_path: Path, workers: int) -> None:
         producer.join()
 
 
-def test_a_queue_of_a_thread_that_pauses(tmp_path: Path) -> None:
+def test_a_queue_of_a_thread_that_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that lives it is never said that it ended, however long it is silent."""
     queue: queues.Queue[Any] = queues.Queue()
+    looked, check = threading.Event(), queueing.Producers.check
+
+    def checked(self: queueing.Producers, silent: float) -> None:
+        check(self, silent + 1e6)
+        looked.set()
+
+    monkeypatch.setattr(queueing.Producers, "check", checked)
 
     def produce() -> None:
         functions.put(queue, range(20), 0, ends=False)
-        time.sleep(1.7)
+        assert looked.wait(60)
         functions.put(queue, range(20, 40), 0)
 
     thread = threading.Thread(target=produce)
@@ -364,6 +373,13 @@ def kill_when(log: functions.Logged, count: int, pid: int | None) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is there but this thread, whatever other tests left."""
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread()])
+
+
+@pytest.mark.usefixtures("alone")
 def test_without_names_the_end_of_all_who_could_put_is_noticed(tmp_path: Path) -> None:
     queue = SPAWN.Queue()
     producer = SPAWN.Process(target=functions.put, args=(queue, range(9), 0, False))
@@ -371,6 +387,37 @@ def test_without_names_the_end_of_all_who_could_put_is_noticed(tmp_path: Path) -
     with pytest.raises(RuntimeError, match=r"the queue is empty, 0 of 1 Nones came, and all who could put more have"):
         headrace.optimize(functions.several, None, tmp_path, queue=queue, num_workers=0, **QUIET)
     producer.join()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_queue_that_nobody_can_put_into_is_not_waited_for(tmp_path: Path) -> None:
+    queue: queues.Queue[Any] = queues.Queue()
+    functions.put(queue, range(3), 0, ends=False)
+    with pytest.raises(
+        RuntimeError, match=r"0 of 1 Nones came, and nobody is there who could put more\nhint: put None"
+    ):
+        headrace.optimize(functions.several, None, tmp_path, queue=queue, num_workers=0, **QUIET)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_follows_the_last_none_is_for_the_next_run(tmp_path: Path, workers: int) -> None:
+    queue: queues.Queue[Any] = queues.Queue()
+    for numbers in range(5), range(5, 9), range(9, 12):
+        functions.put(queue, numbers, 0)
+    for name, producers, numbers in [("one", 2, range(9)), ("other", 1, range(9, 12))]:
+        headrace.optimize(
+            functions.sample, None, tmp_path / name, queue=queue, producers=producers, num_workers=workers, **QUIET
+        )  # fmt: skip
+        assert by_number(ours(tmp_path / name)) == by_number([plain(functions.sample(at)) for at in numbers])
+    assert queue.empty()
+
+
+def test_a_trial_takes_no_more_of_a_queue_than_it_needs(tmp_path: Path) -> None:
+    queue: queues.Queue[Any] = queues.Queue()
+    functions.put(queue, range(9), 0)
+    made = headrace.optimize(functions.sample, None, tmp_path, queue=queue, num_workers=0, fast_dev_run=2, **QUIET)
+    assert made.samples == 2
+    assert [queue.get_nowait() for _ in range(queue.qsize())] == [*range(2, 9), None]
 
 
 def test_a_queue_that_gives_less_the_second_time_is_refused(tmp_path: Path) -> None:
@@ -429,7 +476,7 @@ def test_a_run_over_a_queue_that_is_killed_again_and_again_goes_on(tmp_path: Pat
         ({"keep_data_ordered": True}, "keep_data_ordered is for inputs whose order is known"),
         ({"batch_size": 2}, "batch_size is for inputs whose order is known"),
         ({"weights": [1]}, "weights is for inputs whose order is known"),
-        ({"producers": 0}, "producers must be at least one, got 0"),
+        ({"producers": 0}, "producers must be at least 1, got 0"),
         ({"producers": ["a"]}, r"producers must be a number, or processes and threads with is_alive\(\), got a str"),
         ({"queue": [1]}, r"queue must have get\(timeout=\)"),
         ({"queue": multiprocessing.SimpleQueue()}, r"queue must have get\(timeout=\)"),

@@ -12,8 +12,9 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
+from headrace._units import as_int
 from headrace.errors import StateMismatch
 
 from .feed import InputSource, Task
@@ -29,6 +30,8 @@ _AHEAD = 64
 """Inputs that are taken from the queue and not yet given to a process."""
 _FEEDER = "QueueFeederThread"
 """The thread in which multiprocessing sends what was put; it ends with the program."""
+_OWN = "headrace-"
+"""What the names of our own threads begin with: none of them puts."""
 
 _NOTHING: Any = object()
 
@@ -45,17 +48,18 @@ class Producers:
         ValueError: if there is none.
     """
 
-    def __init__(self, queue: Any, producers: int | Sequence[Any]) -> None:
-        self._named = [] if isinstance(producers, int) else list(producers)
-        self._count = producers if isinstance(producers, int) else len(self._named)
-        if self._count < 1:
+    def __init__(self, queue: Any, producers: SupportsIndex | Sequence[Any]) -> None:
+        self._named: list[Any] = list(producers) if isinstance(producers, Iterable) else []
+        self._count = len(self._named) if isinstance(producers, Iterable) else as_int(producers, "producers", least=1)
+        if not self._count:
             raise ValueError(f"producers must be at least one, got {producers!r}")
         if wrong := [one for one in self._named if not hasattr(one, "is_alive")]:
             raise TypeError(
                 f"producers must be a number, or processes and threads with is_alive(), got a {type(wrong[0]).__name__}"
             )
         self._ends = 0
-        self._others = [] if self._named else _who_may_put(queue)
+        self._queue = queue
+        self._others = None if self._named else _who_may_put(queue)
 
     def end(self) -> bool:
         """Counts a None; says whether it was the last one."""
@@ -82,21 +86,34 @@ class Producers:
                     f"a producer of the queue ended without a None: {said}, and {len(gone)} ended, of which: {names}\n"
                     "hint: put None when there is no more; the same call goes on, if the queue gives all inputs again"
                 )
-        elif self._others and not any(one.is_alive() for one in self._others):
+        elif self._others is not None and not any(one.is_alive() for one in self._others):
+            if not self._others and _is_sending(self._queue):
+                return
             names = ", ".join(_ending(one) for one in sorted(self._others, key=_how_bad)[:3])
+            who = f"all who could put more have ended: {names}" if names else "nobody is there who could put more"
             raise RuntimeError(
-                f"the queue is empty, {said}, and all who could put more have ended: {names}\n"
+                f"the queue is empty, {said}, and {who}\n"
                 "hint: put None when there is no more; the same call goes on, if the queue gives all inputs again"
             )
 
 
-def _who_may_put(queue: Any) -> list[Any]:
-    """All who may have a queue and were there before the run; none if that cannot be known."""
-    if multiprocessing.parent_process() is not None or not _is_own(queue):
-        return []
-    here = {threading.current_thread(), threading.main_thread()}
-    threads = [one for one in threading.enumerate() if one not in here and one.name != _FEEDER]
+def _who_may_put(queue: Any) -> list[Any] | None:
+    """All who may have a queue and were there before the run; None if that cannot be known."""
+    here = threading.current_thread()
+    # The main thread may put what it likes, whatever it waits for now.
+    if multiprocessing.parent_process() is not None or not _is_own(queue) or here is not threading.main_thread():
+        return None
+    threads = [
+        one
+        for one in threading.enumerate()
+        if one is not here and one.name != _FEEDER and not one.name.startswith(_OWN)
+    ]
     return [*multiprocessing.active_children(), *threads]
+
+
+def _is_sending(queue: Any) -> bool:
+    """Whether this process has put something that is still on its way."""
+    return any(one.name == _FEEDER for one in threading.enumerate()) and queue.qsize() > 0
 
 
 def _is_own(queue: Any) -> bool:
@@ -144,7 +161,7 @@ class Queued(InputSource):
     ) -> None:
         self._queue, self._producers, self._split, self._note = queue, producers, split, note
         self._next = max(known, default=-1) + 1
-        self._left = None if limit is None else limit
+        self._left = limit
         self._taken = dict(done.taken)
         numbers = done.numbers()
         self._done = Counter(digest for number, digest in known.items() if number in numbers)
@@ -154,7 +171,11 @@ class Queued(InputSource):
                 self._begun[digest].append(number)
         self._ready: deque[Task] = deque()
         self._parts: deque[Any] = deque()
-        self._ahead: queues.Queue[tuple[Any, BaseException | None]] = queues.Queue(_AHEAD)
+        # What came, the error if none could be taken, and whether it is the last thing.
+        self._ahead: queues.SimpleQueue[tuple[Any, BaseException | None, bool]] = queues.SimpleQueue()
+        # What is behind the inputs of a limit is for others: each thing is taken when it is asked for.
+        self._wanted = threading.Semaphore(_AHEAD if limit is None else 0)
+        self._asked = False
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._over = False
@@ -205,8 +226,11 @@ class Queued(InputSource):
             if self._thread is None:
                 self._thread = threading.Thread(target=self._pull, name="headrace-queue", daemon=True)
                 self._thread.start()
+            if self._left is not None and wait and not self._asked:
+                self._asked = True
+                self._wanted.release()
             try:
-                value, error = self._ahead.get(block=wait, timeout=_LOOK_SECONDS)
+                value, error, over = self._ahead.get(block=wait, timeout=_LOOK_SECONDS)
             except queues.Empty:
                 if not wait:
                     return _NOTHING
@@ -215,8 +239,11 @@ class Queued(InputSource):
             if error is not None:
                 error.add_note("while an input was taken from the queue")
                 raise error
+            self._asked = False
+            if self._left is None:
+                self._wanted.release()
             if value is None:
-                self._over = self._producers.end()
+                self._over = over
                 continue
             self._parts.extend(self._split(value))
         if self._left is not None:
@@ -226,22 +253,28 @@ class Queued(InputSource):
 
     def _pull(self) -> None:
         """Takes from the queue, in a thread of its own: one who dies while putting keeps it waiting for ever."""
+        over = False
+        while not over and not self._stopped.is_set():
+            if not self._wanted.acquire(timeout=_LOOK_SECONDS):
+                continue
+            found = self._take()
+            if found is None:
+                return
+            value, error = found
+            # What follows the last None is for another run.
+            over = error is not None or (value is None and self._producers.end())
+            self._ahead.put((value, error, over))
+
+    def _take(self) -> tuple[Any, BaseException | None] | None:
+        """The queue's next thing, or the error that it raised; None if it was stopped."""
         while not self._stopped.is_set():
-            value, error = None, None
             try:
-                value = self._queue.get(timeout=_LOOK_SECONDS)
+                return self._queue.get(timeout=_LOOK_SECONDS), None
             except queues.Empty:
                 continue
             except BaseException as raised:
-                error = raised
-            while not self._stopped.is_set():
-                try:
-                    self._ahead.put((value, error), timeout=_LOOK_SECONDS)
-                    break
-                except queues.Full:
-                    continue
-            if error is not None:
-                return
+                return None, raised
+        return None
 
     def _expect_all(self) -> None:
         missing = sum(self._done.values()) + sum(map(len, self._begun.values()))
