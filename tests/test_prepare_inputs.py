@@ -1,5 +1,7 @@
 """What `optimize` and `map` take as inputs: queues, readers, weights, batches, datasets."""
 
+import functools
+import http.server
 import itertools
 import multiprocessing
 import os
@@ -23,6 +25,7 @@ from hypothesis import strategies as st
 import headrace
 import prepare_functions as functions
 from headrace.prepare import queueing
+from headrace.prepare.digests import digest
 from headrace.prepare.feed import Feed, Iterated, Listed
 from headrace.prepare.progress import Done
 from prepare_functions import by_number, environment, ours, plain, wanted
@@ -249,9 +252,38 @@ def test_a_file_that_changed_between_its_split_and_its_read(tmp_path: Path) -> N
     path = parquet(tmp_path / "raw", "a.parquet", [10])
     reader = headrace.ParquetReader(rows=10)
     (part,) = reader.split([path])
-    parquet(tmp_path / "raw", "a.parquet", [4])
-    with pytest.raises(headrace.DataError, match="expected 10 rows in row group 0, found 4"):
-        reader.read(part)
+    # As many rows, or more, of another content would be taken for it.
+    for rows in 4, 10, 20:
+        parquet(tmp_path / "raw", "a.parquet", [rows])
+        with pytest.raises(headrace.DataError, match=r"a\.parquet: expected the file that was cut into parts, of vers"):
+            reader.read(part)
+
+
+def test_what_signs_a_url_is_not_shown(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    parquet(raw, "a.parquet", [10])
+    (raw / "b.parquet").write_bytes(b"no parquet at all")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(raw))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            at = f"http://127.0.0.1:{server.server_port}"
+            good, bad = (f"{at}/{name}.parquet?X-Amz-Signature=SECRET" for name in "ab")
+            reader = headrace.ParquetReader(rows=5)
+            with pytest.raises(headrace.DataError) as caught:
+                reader.split([bad])
+            with pytest.raises(headrace.DataError, match="expected a column") as other:
+                headrace.ParquetReader(columns=["nothing"]).split([good])
+            parts = reader.split([good])
+            again = reader.split([good.replace("SECRET", "OTHER")])
+            assert reader.read(parts[1]).num_rows == 5
+        finally:
+            server.shutdown()
+    said = f"{caught.value}{other.value}{parts}"
+    assert f"{at}/a.parquet, rows 5 to 9 of row group 0" in said
+    assert "SECRET" not in said
+    # The same call may come with a new one.
+    assert digest(parts) == digest(again)
 
 
 def test_a_batch_of_parts(tmp_path: Path) -> None:

@@ -77,6 +77,20 @@ class ParquetRows(NamedTuple):
     """The first row, from 0 in each row group."""
     stop: int
     """Behind the last one."""
+    name: str = ""
+    """The path without what signs or logs in, for messages."""
+    version: str = ""
+    """Tells the file that was cut from another one of this path."""
+
+    def __repr__(self) -> str:
+        return f"{self.name or self.path}, rows {self.start} to {self.stop - 1} of row group {self.group}"
+
+    def told_by(self) -> Any:
+        """See `Told`: what signs a URL is renewed."""
+        return self.name or self.path, self.version, self.group, self.start, self.stop
+
+
+Told.register(ParquetRows)
 
 
 class ParquetReader(Reader, Told):
@@ -153,7 +167,13 @@ class ParquetReader(Reader, Told):
         """
         here = self._open
         if here is None or not here.is_before(part):
-            here = self._open = _Group(part, self._file(part.path), self.columns)
+            place = self._place(part.path)
+            if part.version and place.file.version != part.version:
+                raise DataError(
+                    f"{place.uri}: expected the file that was cut into parts, of version {part.version!r}, found "
+                    f"another one of version {place.file.version!r}"
+                )
+            here = self._open = _Group(part, self._file(place), self.columns)
         return here.take(part)
 
     def told_by(self) -> Any:
@@ -164,32 +184,50 @@ class ParquetReader(Reader, Told):
         return {**self.__dict__, "_open": None}
 
     def _parts(self, path: str) -> list[ParquetRows]:
-        metadata = self._file(path).metadata
+        place = self._place(path)
+        metadata = self._file(place).metadata
+        name = place.uri
         if self.columns is not None:
             there = {metadata.schema.column(number).path for number in range(metadata.num_columns)}
             there |= {name.partition(".")[0] for name in there}
             if missing := [name for name in self.columns if name not in there]:
-                raise DataError(f"{path}: expected a column {missing[0]!r}, found {', '.join(sorted(there))}")
-        return list(self._cut(path, [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]))
+                raise DataError(f"{name}: expected a column {missing[0]!r}, found {', '.join(sorted(there))}")
+        groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        return list(self._cut(path, place, groups))
 
-    def _cut(self, path: str, groups: Sequence[int]) -> Iterator[ParquetRows]:
+    def _cut(self, path: str, place: "_Place", groups: Sequence[int]) -> Iterator[ParquetRows]:
         for group, count in enumerate(groups):
             # Equal parts: a rest of a few rows would cost as much as a part to begin with.
             parts = -(-count // self.rows)
             bounds = [count * number // parts for number in range(parts + 1)] if parts else []
             for start, stop in pairwise(bounds):
-                yield ParquetRows(path, group, start, stop)
+                yield ParquetRows(path, group, start, stop, place.uri, place.file.version)
 
-    def _file(self, path: str) -> Any:
-        arrow, parquet = _parquet()
+    def _place(self, path: str) -> "_Place":
         store = Store([path], self.storage_options)
         if len(store.files) != 1:
-            raise DataError(f"{path}: expected one Parquet file, found {len(store.files)} files")
-        buffer = _REMOTE_BUFFER if store.is_remote else _LOCAL_BUFFER
+            raise DataError(f"{store.url}: expected one Parquet file, found {len(store.files)} files")
+        return _Place(store, store.files[0])
+
+    def _file(self, place: "_Place") -> Any:
+        arrow, parquet = _parquet()
+        buffer = _REMOTE_BUFFER if place.store.is_remote else _LOCAL_BUFFER
         try:
-            return parquet.ParquetFile(_Bytes(store, store.files[0]), buffer_size=buffer, pre_buffer=False)
+            return parquet.ParquetFile(_Bytes(place.store, place.file), buffer_size=buffer, pre_buffer=False)
         except arrow.ArrowInvalid as error:
-            raise DataError(f"{path}: expected a Parquet file: {error}") from None
+            raise DataError(f"{place.uri}: expected a Parquet file: {error}") from None
+
+
+class _Place(NamedTuple):
+    """Where a file lies."""
+
+    store: Store
+    file: File
+
+    @property
+    def uri(self) -> str:
+        """Its full name, without secrets."""
+        return self.store.uri(self.file.path)
 
 
 class _Group:
@@ -197,6 +235,7 @@ class _Group:
 
     def __init__(self, part: ParquetRows, file: Any, columns: list[str] | None) -> None:
         self._path, self._group = part.path, part.group
+        self._name = part.name or part.path
         self._at = 0
         self._arrow, _ = _parquet()
         self._schema = None
@@ -229,9 +268,9 @@ class _Group:
         try:
             batch = next(self._batches, None)
         except (self._arrow.ArrowInvalid, OSError) as error:
-            raise DataError(f"{self._path}: row group {self._group} cannot be read: {error}") from None
+            raise DataError(f"{self._name}: row group {self._group} cannot be read: {error}") from None
         if batch is None:
-            raise DataError(f"{self._path}: expected {part.stop} rows in row group {self._group}, found {self._at}")
+            raise DataError(f"{self._name}: expected {part.stop} rows in row group {self._group}, found {self._at}")
         return batch
 
 
