@@ -1,13 +1,14 @@
 """What `optimize` shows of how far it is, and of what it made in the end."""
 
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headrace
-from headrace.prepare import progress
+from headrace.prepare import progress, spool
 from headrace.prepare.progress import Meter
 
 
@@ -69,7 +70,9 @@ def test_a_line_says_how_far_it_is_and_who_does_how_much(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    clock = iter([0.0, 100.0, 200.0])
+    # Of what the thread shows that watches it is another test.
+    monkeypatch.setattr(progress, "_TERMINAL_SECONDS", 30.0)
+    clock = iter([0.0, 0.0, 100.0, 200.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     meter = Meter("optimize", shown=True)
     meter.begin(400, 100)
@@ -84,12 +87,62 @@ def test_a_line_says_how_far_it_is_and_who_does_how_much(
     assert capsys.readouterr().err == ("\r" + " " * len(last) + "\r" if terminal else "")
 
 
+def test_a_run_says_how_far_it_is_while_an_input_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "_LOG_SECONDS", 0.01)
+    shown = threading.Event()
+    write = sys.stderr.write
+
+    def seen(text: str) -> int:
+        if "headrace optimize: 0 of 1 inputs" in text:
+            shown.set()
+        return write(text)
+
+    monkeypatch.setattr(sys.stderr, "write", seen)
+
+    def waits(number: int) -> str:
+        assert shown.wait(30)
+        return "a"
+
+    headrace.optimize(waits, [1], tmp_path / "out", num_workers=0, verbose=False)
+    assert "headrace optimize: 0 of 1 inputs" in capsys.readouterr().err
+    assert not [one for one in threading.enumerate() if one.name == "headrace-meter"]
+
+
+def test_blocks_that_waited_for_their_turn_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The heavy inputs were done when the run ended, and those before them were not."""
+    monkeypatch.setattr(spool, "_HELD_BYTES", 0)
+    how: dict[str, Any] = {"num_workers": 0, "keep_data_ordered": True, "format": "arrow", "verbose": False}
+    how["weights"] = [1, 1, 1, 1, 1, 9, 9, 9, 9, 9]
+
+    def stops(number: int) -> str:
+        if number == 0:
+            raise ValueError("not yet")
+        return {"text": str(number)}
+
+    with pytest.raises(ValueError, match="not yet"):
+        headrace.optimize(stops, range(10), tmp_path / "out", **how)
+    meters: list[Meter] = []
+    begin = Meter.begin
+
+    def noted(self: Meter, total: int | None, done: int) -> None:
+        assert (total, done) == (10, 5)
+        meters.append(self)
+        begin(self, total, done)
+
+    monkeypatch.setattr(Meter, "begin", noted)
+    monkeypatch.setattr(stops, "__code__", (lambda number: {"text": str(number)}).__code__)
+    headrace.optimize(stops, range(10), tmp_path / "out", **how)
+    assert meters[0]._done == 10  # pyright: ignore[reportPrivateUsage]
+
+
 def test_of_many_workers_the_ends_are_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "_LOG_SECONDS", 0.0)
     meter = Meter("map", shown=True)
     meter.begin(None, 0)
+    monkeypatch.setattr(progress, "_LOG_SECONDS", 0.0)
     for number in range(20):
         meter.add(number + 1, 0, 10, f"{number} on a")
     assert capsys.readouterr().err.splitlines()[-1].endswith("20 workers: 10% to 0%")

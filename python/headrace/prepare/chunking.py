@@ -76,6 +76,8 @@ class Chunks:
         # Of a block whose first samples are in a chunk already: how many are, and where they end.
         self._begun: dict[int, tuple[int, _At]] = {}
         self._early: dict[tuple[int, int], StoredBlock] = {}
+        # Blocks of a run before, which are counted as done, though some wait for their turn.
+        self._recovered: set[int] = set()
         self._waiting = 0
         self._changed = threading.Condition()
 
@@ -173,6 +175,7 @@ class Chunks:
                 self._begun = {serial: (row, (number, samples))}
             else:
                 self._next = (number, samples)
+        self._recovered = {stored.serial for stored in found}
         for stored in found:
             if not self._follows(stored, done):
                 self._refuse(stored)
@@ -220,7 +223,8 @@ class Chunks:
         self._done.block(block)
         self._fail(block, at)
         self.read += block.read
-        self._meter.add(len(block.counts) - (not block.done), count, int(block.sizes.sum()), block.worker)
+        if stored.serial not in self._recovered:
+            self._meter.add(len(block.counts) - (not block.done), count, int(block.sizes.sum()), block.worker)
         with self._changed:
             self._waiting -= stored.nbytes
             self._changed.notify_all()

@@ -1,6 +1,7 @@
 """Which inputs are done, and what is shown of that while a run is under way."""
 
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -85,7 +86,7 @@ class Done:
 
 
 class Meter:
-    """A line on a terminal, or now and then one in a log.
+    """A line on a terminal, or now and then one in a log, also while nothing comes in.
 
     Args:
         what: the work, in a word.
@@ -100,31 +101,55 @@ class Meter:
         self._workers: Counter[str] = Counter()
         self._terminal = sys.stderr.isatty()
         self._drawn = 0
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def begin(self, total: int | None, done: int) -> None:
         """Says how many inputs there are, if that is known, and how many were done before."""
-        self._total = total
-        self._done = self._before = done
-        self._bytes = self._samples = 0
+        with self._lock:
+            self._total = total
+            self._done = self._before = done
+            self._bytes = self._samples = 0
+            self._start = self._last = time.monotonic()
+        if self._shown:
+            self._thread = threading.Thread(target=self._watch, name="headrace-meter", daemon=True)
+            self._thread.start()
 
     def add(self, inputs: int, samples: int, size: int, worker: str) -> None:
         """Counts what came in, and from which process; an earlier run's has no name."""
-        self._done += inputs
-        if worker:
-            self._workers[worker] += inputs
-        self._samples += samples
-        self._bytes += size
-        now = time.monotonic()
-        if self._shown and now - self._last >= (_TERMINAL_SECONDS if self._terminal else _LOG_SECONDS):
-            self._last = now
-            self._show(now)
+        with self._lock:
+            self._done += inputs
+            if worker:
+                self._workers[worker] += inputs
+            self._samples += samples
+            self._bytes += size
+            self._show_if_due()
 
     def close(self) -> None:
         """Clears the line."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
         if self._drawn:
             sys.stderr.write("\r" + " " * self._drawn + "\r")
             sys.stderr.flush()
             self._drawn = 0
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self._seconds):
+            with self._lock:
+                self._show_if_due()
+
+    @property
+    def _seconds(self) -> float:
+        return _TERMINAL_SECONDS if self._terminal else _LOG_SECONDS
+
+    def _show_if_due(self) -> None:
+        now = time.monotonic()
+        if self._shown and now - self._last >= self._seconds:
+            self._last = now
+            self._show(now)
 
     def _show(self, now: float) -> None:
         seconds = max(now - self._start, 1e-9)
