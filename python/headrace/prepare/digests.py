@@ -1,6 +1,7 @@
 """What tells a value from another one, in whatever process: a run goes on only with what it began with."""
 
 import copyreg
+import functools
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -12,7 +13,7 @@ import numpy as np
 
 from headrace.samples.dataset import SampleDataset
 
-__all__ = ["Told", "digest"]
+__all__ = ["Told", "call_of", "digest", "name_of"]
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range)
 
@@ -41,6 +42,23 @@ def digest(value: Any) -> str:
     except Exception as error:
         raise TypeError(f"a {type(value).__name__} cannot be pickled: {error}") from error
     return found.text()
+
+
+def name_of(value: Any) -> str:
+    """The full name of a function or a class, or of the class of anything else."""
+    named = value if hasattr(value, "__qualname__") else cast("type[Any]", type(value))
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def call_of(fn: Any) -> list[Any]:
+    """What tells a function from others: its name, and the arguments that `functools.partial` gave it.
+
+    Of an object that can be called it is the class alone: what it holds may change while it works.
+    """
+    if isinstance(fn, functools.partial):
+        bound = cast("functools.partial[Any]", fn)
+        return [*call_of(bound.func), bound.args, bound.keywords]
+    return [name_of(fn)]
 
 
 class _Digest:
@@ -92,7 +110,8 @@ class _Digest:
         if isinstance(reduced, str):
             self._put("global", f"{getattr(value, '__module__', None)}.{reduced}")
             return
-        call, arguments, state, items, pairs, *_ = (*reduced, None, None, None)
+        parts: tuple[Any, ...] = (*reduced, None, None, None)
+        call, arguments, state, items, pairs, *_ = parts
         self._put("object", _name(kind))
         # By its name: a built-in function would be reduced to that.
         self._put("call", _name(call)) if isinstance(call, type | FunctionType | BuiltinFunctionType) else self.add(
@@ -125,7 +144,7 @@ def _of_samples(dataset: SampleDataset) -> list[Any]:
             origin.source.url,
             origin.source.identity(),
             origin.columns,
-            [[stage.identity(), repr(stage), getattr(stage, "fn", None)] for stage in origin.stages],
+            [[stage.identity(), repr(stage), call_of(getattr(stage, "fn", None))] for stage in origin.stages],
         ]
         for origin in pipeline.origins
     ]

@@ -13,7 +13,7 @@ from headrace._units import as_int
 from headrace.loading.processes import check_main
 from headrace.samples.dataset import SampleDataset
 
-from .digests import digest
+from .digests import call_of, digest, name_of
 from .feed import InputSource, Iterated, Listed, is_sequence
 from .output import Output
 from .progress import Done
@@ -271,25 +271,21 @@ def _check_queue(inputs: Any, queue: Any, producers: Any, *, ordered: bool, size
 
 
 def _key(fn: Any, inputs: Any, count: int | str | None, reader: Reader | None, size: int | None) -> dict[str, Any]:
-    """See `Inputs.key`: the function by its name and what it holds, inputs that have numbers by a digest."""
+    """See `Inputs.key`: the function by its name and bound arguments, inputs that have numbers by a digest."""
+    name, *arguments = call_of(fn)
     return {
-        "fn": _name(fn),
-        "what fn holds": _held(fn),
+        "fn": name,
+        "arguments of fn": _held(arguments),
         "inputs": count,
         "content": _content(inputs),
-        "reader": None if reader is None else _name(reader),
-        "what the reader holds": _held(reader),
+        "reader": None if reader is None else name_of(reader),
+        "settings of the reader": _held(reader),
         "batch_size": size,
     }
 
 
-def _name(value: Any) -> str:
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}"
-
-
 def _held(value: Any) -> str | None:
-    """A digest of a function's or a reader's state; None if it has none that could be sent to another process."""
+    """A digest; None of what could not be sent to another process either."""
     try:
         return digest(value)
     except TypeError:

@@ -14,7 +14,6 @@ from headrace.samples.pipeline import OnError
 from headrace.tokenizing import Encoder, encoder_of
 
 from .arguments import Prepared, check_choice, dev_limit, engine_of, options_of
-from .digests import Told
 from .documents import Document, Documents
 from .inputs import inputs_of
 from .job import Refused
@@ -201,7 +200,7 @@ def tokenize(
     return make(work, Target(output_dir, output_options, work_dir), how, settings)
 
 
-class Tokenizing(Told):
+class Tokenizing:
     """Makes samples of a part of documents; pickled to the processes that do so.
 
     Args:
@@ -233,9 +232,6 @@ class Tokenizing(Told):
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         for batch in _batches(self._documents.read(part)):
             yield from self._encoded(batch)
-
-    def told_by(self) -> None:
-        """See `Told`: the run's settings tell of documents and tokenizer."""
 
     def _encoded(self, batch: Sequence[Document | Refused]) -> Iterator[Any]:
         documents = [one for one in batch if isinstance(one, Document)]
