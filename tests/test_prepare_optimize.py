@@ -123,7 +123,7 @@ def test_an_unfinished_run_of_something_else_is_refused(tmp_path: Path) -> None:
             headrace.optimize(
                 functions.fails, output_dir=tmp_path, num_workers=0, **{"keep_data_ordered": True} | how, **QUIET
             )
-    with pytest.raises(headrace.StateMismatch, match="fn was 'prepare_functions.fails', and is 'prepare_functions.sample'"):
+    with pytest.raises(headrace.StateMismatch, match=r"fn was '.*\.fails', and is '.*\.sample'"):
         headrace.optimize(functions.sample, range(9), tmp_path, num_workers=0, keep_data_ordered=True, **QUIET)
     headrace.optimize(functions.sample, range(9), tmp_path, num_workers=0, resume=False, **QUIET)
     assert len(headrace.open(tmp_path)) == 9
