@@ -152,6 +152,17 @@ def test_what_litdata_wrote_is_read_and_added_to(tmp_path: Path, files: dict[str
     assert all(type(value) is bytes for value in raw[2].values())
 
 
+def test_an_image_is_an_array_again(tmp_path: Path) -> None:
+    image = headrace.Image(PIXELS.astype(np.uint8))
+    (tmp_path / "a.png").write_bytes(image.encoded())
+    for one in (image, headrace.Image(image.encoded()), headrace.Image(tmp_path / "a.png")):
+        found = one.decode()
+        assert np.array_equal(found, PIXELS.astype(np.uint8))
+        assert found.flags.writeable
+    with pytest.raises(OSError, match="cannot identify image file"):
+        headrace.Image(b"none").decode()
+
+
 def test_tiff_is_an_array_again(tmp_path: Path, files: dict[str, Path]) -> None:
     write(tmp_path / "data", [{"path": headrace.Tiff(files["picture.tif"]), "array": headrace.Tiff(PIXELS)}])
     for (found,) in (ours(tmp_path / "data"), theirs(tmp_path / "data")):

@@ -60,6 +60,20 @@ class Image(Encoded):
         with _pillow().open(io.BytesIO(data)) as image:
             return self._save(image, self.format or image.format)
 
+    def decode(self) -> Any:
+        """The pixels as an array, of the kind that the file has, by Pillow.
+
+        Raises:
+            ImportError: if that is not installed.
+            OSError: if it cannot be read, or is no image.
+
+        Example:
+            >>> headrace.Image(np.zeros((8, 9, 3), np.uint8)).decode().shape
+            (8, 9, 3)
+        """
+        with _pillow().open(io.BytesIO(self.encoded())) as image:
+            return np.array(image)
+
     def _is_object(self, source: Any) -> bool:
         return isinstance(source, np.ndarray) or (hasattr(source, "mode") and hasattr(source, "tobytes"))
 
@@ -115,7 +129,7 @@ class Tiff(Encoded):
 
 
 def _pillow() -> Any:
-    return package("PIL.Image", "pillow", "images are encoded")
+    return package("PIL.Image", "pillow", "images are encoded and decoded")
 
 
 def _tifffile() -> Any:
