@@ -50,6 +50,7 @@ class Prepared:
     skipped: list[Failure]
     """Inputs that were left out, in their order; ``_headrace/skipped.jsonl`` has them too."""
     seconds: float
+    """How long this call took; calls that it went on with are not in it."""
     read: int = 0
     """Bytes of the inputs that are paths of files on a disk; 0 if none is."""
 
