@@ -352,7 +352,8 @@ def test_convert_keeps_what_files_are(tmp_path: Path, files: dict[str, Path]) ->
     write(tmp_path / "data", [sample] * 2)
     convert.run(
         [str(tmp_path / "data")], str(tmp_path / "again"), to="litdata", chunk_bytes=None, chunk_size=None,
-        compression=None, mode=None, workers=0, format=None, storage_option=None, as_json=True,
+        compression=None, mode=None, workers=0, format=None, stored_dtype=None, sequence_length=None, column=None,
+        keep=None, dtype=None, resume=True, storage_option=None, output_option=None, as_json=True,
     )  # fmt: skip
     name = "chunk-0-0.bin"
     assert (tmp_path / "data" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
@@ -376,6 +377,15 @@ def test_sources_that_are_none() -> None:
         ),
         (lambda: headrace.Audio(VOLUME, sampling_rate=1), r"or \(channels, frames\), got \(2, 3, 4\)"),
         (lambda: headrace.Nifti("a.nii", affine=np.eye(4)), "affine is for arrays, got one for str"),
+        (lambda: headrace.Audio(SOUND, sampling_rate=1.5), "sampling_rate must be an integer, got 1.5"),
+        (lambda: headrace.Image(b"", quality="90"), "quality must be an integer, got '90'"),
+        (lambda: headrace.Image(b"", quality=101), "quality must be at most 100, got 101"),
+        (lambda: headrace.Image(np.zeros((4, 4), np.uint8), quality=90, format="png"), "quality is for formats that lose something"),
+        (lambda: headrace.Image(np.zeros((4, 4), np.float32)), "must be an array of uint8, got one of float32\nhint"),
+        (lambda: headrace.Image(np.zeros((4, 4), np.int32)), "an image must be an array of uint8, got one of int32"),
+        (lambda: headrace.Image(np.zeros((2, 4, 4, 3), np.uint8)), "an image must be of shape"),
+        (lambda: headrace.Nifti(5), "Nifti takes a path, bytes, an image of nibabel or an array, got int"),
+        (lambda: headrace.Mesh(b"v 0 0 0\n"), "file_type must be given of a mesh whose bytes do not say it"),
         (lambda: headrace.Mesh("mesh"), "file_type must be a word like \"glb\", got ''"),
         (
             lambda: headrace.Graph([1]),
@@ -384,6 +394,8 @@ def test_sources_that_are_none() -> None:
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             make()
+    assert headrace.Audio(SOUND, sampling_rate=np.int64(8000)).encoded()  # pyright: ignore[reportArgumentType]
+    assert headrace.Mesh(bytes(80) + b"\1\0\0\0" + bytes(50)).file_type == "stl"
     shown = [headrace.Audio("a.wav"), headrace.Pdf(b"1234" * 1000), headrace.Tiff(PIXELS)]
     assert [repr(value) for value in shown] == ["Audio('a.wav')", "Pdf(4,000 bytes)", "Tiff(ndarray)"]
 
@@ -403,7 +415,7 @@ def test_samples_whose_media_are_of_other_kinds_are_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize("name,make", [
     ("soundfile", lambda: headrace.Audio(b"").decode()), ("av", lambda: headrace.Video(b"").decode()),
     ("pdfplumber", lambda: headrace.Pdf(b"").decode()), ("nibabel", lambda: headrace.Nifti(b"").decode()),
-    ("trimesh", lambda: headrace.Mesh(b"").decode()), ("tifffile", lambda: headrace.Tiff(PIXELS).encoded()),
+    ("trimesh", lambda: headrace.Mesh(b"ply").decode()), ("tifffile", lambda: headrace.Tiff(PIXELS).encoded()),
 ])  # fmt: skip
 def test_without_a_package_it_says_what_to_install(name: str, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -528,15 +529,27 @@ def test_what_does_not_go_with_a_queue(tmp_path: Path, how: dict[str, Any], mess
         ({"weights": [1, -2, 3]}, r"weights must be finite and not negative, got -2\.0"),
         ({"inputs": iter([1]), "weights": [1]}, "weights need inputs whose number is known"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"producers": 2}, "producers are of a queue, which is None, got 2"),
+        ({"producers": [threading.main_thread()]}, "producers are of a queue"),
+        ({"compression": 3}, "compression must be None or text, got 3"),
+        ({"serializers": ["a"]}, "serializers must be a mapping from names to objects, got a list"),
+        ({"inputs": pd.DataFrame({"a": [1]})}, r'hint: frame\.to_dict\("records"\) gives its rows'),
         ({"start_method": "fork"}, "start_method must be 'spawn', got 'fork': a fork copies the locks"),
         ({"start_method": "thread"}, "start_method must be 'spawn', got 'thread'"),
     ],
 )
 def test_arguments_about_inputs_are_checked(tmp_path: Path, how: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"inputs": range(3), "num_workers": 0, **how, **QUIET}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         headrace.optimize(functions.sample, output_dir=tmp_path / "data", **arguments)
     assert not (tmp_path / "data").exists()
+
+
+def test_a_series_is_its_values_whatever_their_labels(tmp_path: Path) -> None:
+    series = pd.Series(["a", "b", "c"]).drop(0)
+    headrace.optimize(str, series, tmp_path, num_workers=0, keep_data_ordered=True, **QUIET)
+    data = headrace.open(tmp_path)
+    assert [data[at] for at in range(len(data))] == ["b", "c"]
 
 
 def test_map_takes_them_too(tmp_path: Path) -> None:

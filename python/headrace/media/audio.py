@@ -2,9 +2,11 @@
 
 import io
 import struct
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
+
+from headrace._units import as_int
 
 from .base import Encoded, as_array, is_array, package
 
@@ -37,10 +39,10 @@ class Audio(Encoded):
 
     takes = "a path, bytes or an array"
 
-    def __init__(self, source: Any, *, sampling_rate: int | None = None) -> None:
+    def __init__(self, source: Any, *, sampling_rate: SupportsIndex | None = None) -> None:
         super().__init__(source)
         if is_array(source):
-            _check(source, sampling_rate)
+            sampling_rate = _checked(source, sampling_rate)
         elif sampling_rate is not None:
             raise TypeError(f"sampling_rate is for arrays, got one for {type(source).__name__}")
         self.sampling_rate = sampling_rate
@@ -67,7 +69,8 @@ class Audio(Encoded):
         return _wav(as_array(source), self.sampling_rate)
 
 
-def _check(array: Any, rate: int | None) -> None:
+def _checked(array: Any, rate: SupportsIndex | None) -> int:
+    """The rate of an array of sound."""
     name = getattr(array.dtype, "name", None) or str(array.dtype).removeprefix("torch.")
     if name not in _TYPES:
         raise ValueError(f"sound must be an array of {', '.join(_TYPES)}, got one of {name}")
@@ -75,8 +78,9 @@ def _check(array: Any, rate: int | None) -> None:
         raise ValueError(f"sound must be of shape (frames,) or (channels, frames), got {tuple(array.shape)}")
     if array.ndim == 2 and not 1 <= array.shape[0] < 2**16:
         raise ValueError(f"sound must have 1 to 65,535 channels, got {array.shape[0]}")
-    if type(rate) is not int or not 1 <= rate < 2**32:
-        raise ValueError(f"sampling_rate must be the frames a second of an array, got {rate!r}")
+    if rate is None:
+        raise ValueError("sampling_rate must be the frames a second of an array, got None")
+    return as_int(rate, "sampling_rate", least=1, most=2**32 - 1)
 
 
 def _wav(array: Any, rate: int) -> bytes:

@@ -132,7 +132,8 @@ class Nifti(Encoded):
         return (library.Nifti2Image if second else library.Nifti1Image).from_bytes(data)
 
     def _is_object(self, source: Any) -> bool:
-        return hasattr(source, "to_bytes") or is_array(source)
+        # Integers have a to_bytes too.
+        return (hasattr(source, "to_bytes") and hasattr(source, "affine")) or is_array(source)
 
     def _encode(self, source: Any) -> bytes:
         if is_array(source):
@@ -189,13 +190,24 @@ class Mesh(Encoded):
         return bytes(source.export(file_type=self.file_type))
 
 
-_MESHES = {"glb": b"glTF", "ply": b"ply", "stl": b""}
-"""What files begin with; those of STL with anything."""
+_MESHES = {"glb": b"glTF", "ply": b"ply", "stl": b"solid", "off": b"OFF"}
+"""What files begin with; binary ones of STL with anything."""
+_STL_HEAD, _STL_FACE = 84, 50
+"""Bytes of a binary STL file: of its head, which ends in the number of faces, and of each face."""
 
 
 def _mesh_type(source: Any) -> str:
     if isinstance(source, bytes):
-        return next(name for name, magic in _MESHES.items() if source.startswith(magic))
+        for name, magic in _MESHES.items():
+            if source.startswith(magic):
+                return name
+        faces = int.from_bytes(source[_STL_HEAD - 4 : _STL_HEAD], "little")
+        if len(source) == _STL_HEAD + faces * _STL_FACE:
+            return "stl"
+        raise ValueError(
+            'file_type must be given of a mesh whose bytes do not say it: "obj" ... , found '
+            f"{len(source):,} bytes that begin with {source[:8]!r}"
+        )
     if isinstance(source, str | os.PathLike):
         return Path(cast("str", source)).suffix.removeprefix(".").lower()
     return "glb"

@@ -1,9 +1,11 @@
 """Pictures: what Pillow encodes, and TIFF."""
 
 import io
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+
+from headrace._units import as_int
 
 from .base import Encoded, as_array, is_array, package
 
@@ -19,12 +21,13 @@ class Image(Encoded):
     Args:
         source: a path, the bytes of an encoded image, an array of shape (height, width) or (height, width, channels)
             and type uint8, or an image of Pillow.
-        quality: of JPEG or WebP, 1 to 100.
+        quality: of JPEG, WebP or AVIF, 1 to 100.
         format: as Pillow names it: ``"JPEG"``, ``"PNG"``, ``"WEBP"`` ...
 
     Raises:
-        ValueError: if the quality is out of bounds.
-        TypeError: if the source is nothing of these.
+        ValueError: if the quality is out of bounds, or of a format that loses nothing, or an array is of another shape
+            or type.
+        TypeError: if the source is nothing of these, or the quality no integer.
 
     Example:
         >>> import numpy as np
@@ -38,9 +41,11 @@ class Image(Encoded):
 
     def __init__(self, source: Any, *, quality: int | None = None, format: str | None = None) -> None:
         super().__init__(source)
-        if quality is not None and not 1 <= quality <= 100:
-            raise ValueError(f"quality must be in 1..100, got {quality}")
-        self.quality = quality
+        if isinstance(source, np.ndarray):
+            _check_pixels(cast("Any", source))
+        if quality is not None and format is not None and format.upper() in _LOSSLESS:
+            raise ValueError(f"quality is for formats that lose something, such as JPEG, got it for {format}")
+        self.quality = None if quality is None else as_int(quality, "quality", least=1, most=100)
         self.format = format
 
     def encoded(self) -> bytes:
@@ -86,6 +91,19 @@ class Image(Encoded):
         options = {} if self.quality is None else {"quality": self.quality}
         image.save(out, format=format, **options)
         return out.getvalue()
+
+
+_LOSSLESS = ("PNG", "BMP", "GIF", "PPM", "TGA")
+_CHANNELS = (1, 2, 3, 4)
+
+
+def _check_pixels(array: Any) -> None:
+    if array.dtype not in (np.uint8, np.bool_):
+        raise ValueError(f"an image must be an array of uint8, got one of {array.dtype}\nhint: Tiff stores other types")
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in _CHANNELS):
+        raise ValueError(
+            f"an image must be of shape (height, width) or (height, width, channels), got {tuple(array.shape)}"
+        )
 
 
 class Tiff(Encoded):

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 from headrace._paths import address, in_home
 from headrace._units import as_int, parse_bytes, show_bytes
@@ -82,6 +82,8 @@ def options_of(
     """
     check_choice("format", format, FORMATS)
     if compression is not None:
+        if not isinstance(compression, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"compression must be None or text, got {compression!r}")
         name, colon, level = compression.partition(":")
         if name != "zstd" or (colon and not (level.isascii() and level.isdigit() and 1 <= int(level) <= 22)):
             raise ValueError(
@@ -91,7 +93,9 @@ def options_of(
         raise ValueError(f'serializers and tokens are for format="litdata", got them with format={format!r}')
     if encryption is not None:
         _check_encryption(encryption, format, tokens)
-    for key, serializer in dict(serializers or {}).items():
+    if serializers is not None and not isinstance(serializers, Mapping):
+        raise TypeError(f"serializers must be a mapping from names to objects, got a {kind_of(serializers)}")
+    for key, serializer in (cast("Mapping[Any, Any]", serializers) or {}).items():
         if not hasattr(serializer, "can_serialize") or not hasattr(serializer, "serialize"):
             raise TypeError(
                 f"serializers must map names to objects with can_serialize(value) and serialize(value), "

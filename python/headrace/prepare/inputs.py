@@ -111,6 +111,10 @@ def inputs_of(
         found = Inputs(**whole, key=key, values=None, split=split)
     else:
         _check_iterable(inputs)
+        if not isinstance(producers, int) or producers != 1:
+            raise ValueError(f"producers are of a queue, which is None, got {producers!r}")
+        if hasattr(inputs, "iloc"):
+            inputs = _column(inputs)
         if _is_dataset(inputs) and reader is None:
             whole["fn"] = _Call.around(fn, _Items(inputs), size)
             values: Iterable[Any] = range(len(inputs))
@@ -250,6 +254,16 @@ def _check_iterable(inputs: Any) -> None:
             f"inputs must be a list, or anything else that can be iterated over, got a {kind_of(inputs)}\n"
             "hint: headrace.walk(path) gives the files of a folder" + ("; queue= takes a queue" if is_queue else "")
         )
+
+
+def _column(series: Any) -> list[Any]:
+    """The values of a series of pandas, whose numbers are labels."""
+    if series.ndim != 1:
+        raise TypeError(
+            f"inputs must be a list, or anything else that can be iterated over, got a {kind_of(series)}\n"
+            'hint: frame.to_dict("records") gives its rows'
+        )
+    return list(series)
 
 
 def _check_queue(inputs: Any, queue: Any, producers: Any, *, ordered: bool, size: int | None, weights: Any) -> None:
