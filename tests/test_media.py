@@ -380,8 +380,11 @@ def test_sources_that_are_none() -> None:
         (lambda: headrace.Audio(SOUND, sampling_rate=1.5), "sampling_rate must be an integer, got 1.5"),
         (lambda: headrace.Image(b"", quality="90"), "quality must be an integer, got '90'"),
         (lambda: headrace.Image(b"", quality=101), "quality must be at most 100, got 101"),
-        (lambda: headrace.Image(np.zeros((4, 4), np.uint8), quality=90, format="png"), "quality is for formats that lose something"),
-        (lambda: headrace.Image(np.zeros((4, 4), np.float32)), "must be an array of uint8, got one of float32\nhint"),
+        (
+            lambda: headrace.Image(np.zeros((4, 4), np.uint8), quality=90, format="png"),
+            "quality is for formats that lose something",
+        ),
+        (lambda: headrace.Image(np.zeros((4, 4), np.float32)), r"must be an array of uint8, got one of float32\nhint"),
         (lambda: headrace.Image(np.zeros((4, 4), np.int32)), "an image must be an array of uint8, got one of int32"),
         (lambda: headrace.Image(np.zeros((2, 4, 4, 3), np.uint8)), "an image must be of shape"),
         (lambda: headrace.Nifti(5), "Nifti takes a path, bytes, an image of nibabel or an array, got int"),

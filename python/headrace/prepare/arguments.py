@@ -93,9 +93,9 @@ def options_of(
         raise ValueError(f'serializers and tokens are for format="litdata", got them with format={format!r}')
     if encryption is not None:
         _check_encryption(encryption, format, tokens)
-    if serializers is not None and not isinstance(serializers, Mapping):
+    if serializers is not None and not isinstance(cast("object", serializers), Mapping):
         raise TypeError(f"serializers must be a mapping from names to objects, got a {kind_of(serializers)}")
-    for key, serializer in (cast("Mapping[Any, Any]", serializers) or {}).items():
+    for key, serializer in dict(serializers or {}).items():
         if not hasattr(serializer, "can_serialize") or not hasattr(serializer, "serialize"):
             raise TypeError(
                 f"serializers must map names to objects with can_serialize(value) and serialize(value), "
