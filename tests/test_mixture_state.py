@@ -182,7 +182,8 @@ def test_a_source_may_come_and_go(parts: dict[str, Corpus]) -> None:
     names = [source["name"] for source in taken[-1].state["sources"]]
     assert names == ["large", "one document", "middle", "tiny documents"]
     rows = [row for step in taken for row in step.rows.values()]
-    assert {source for source, _ in rows} == {1, 2, 3}
+    # Their numbers are those of the mixture's own names.
+    assert {source for source, _ in rows} == {0, 1, 2}
     assert steps(loaders(mixed(parts, second), 2, taken[1].state), 3) == taken[2:]
     given = {source["name"]: source["given"]["rows"] for source in taken[-1].state["sources"]}
     before = {source["name"]: source["given"]["rows"] for source in whole[-1].state["sources"]}
@@ -195,3 +196,23 @@ def test_a_source_may_come_and_go(parts: dict[str, Corpus]) -> None:
     after = {source["name"]: source["given"]["rows"] for source in third[-1].state["sources"]}
     assert after["large"] > given["large"]
     assert after["middle"] == given["middle"]
+
+
+def test_numbers_of_sources_are_those_of_the_mixtures_names(parts: dict[str, Corpus]) -> None:
+    whole = steps(loaders(mixed(parts), 1, global_batch_size=12, seed=1), 5)
+    names = list(parts)
+    turned = hr.mix({name: (mixed(parts).sources[name], WEIGHTS[name]) for name in reversed(names)})
+    [loader] = loaders(turned, 1, whole[1].state)
+    for step, batch in zip(whole[2:], loader, strict=False):
+        wanted = [source for source, _ in step.rows.values()]
+        assert [names.index(turned.names[number]) for number in batch["source"]] == wanted
+
+
+def test_a_source_cannot_leave_in_the_middle_of_a_round(parts: dict[str, Corpus]) -> None:
+    [loader] = loaders(mixed(parts), 1, global_batch_size=12, seed=1)
+    loader.set_global_batch_size(8)
+    state = next(iter(loader)).state
+    fewer = {name: WEIGHTS[name] for name in list(parts)[1:]}
+    other = hr.DataLoader(mixed(parts, fewer), rank=0, world_size=1, global_batch_size=8)
+    with pytest.raises(hr.StateMismatch, match=r"source 'large' cannot be taken out here: row 8 .*\nhint: .* row 12"):
+        other.load_state_dict(state, strict=False)

@@ -185,7 +185,12 @@ class CountedDriver(RunDriver[_Given, _Run, Position]):
             # Interrupted or failed somewhere between the engine and here: the next call begins at this step again.
             self.close()
             raise
-        return Batch(core, self._names(), self._snapshot(run, after))
+        return self._batch(run, Batch(core, self._names(), self._snapshot(run, after)))
+
+    def _batch(self, run: _Run, batch: Batch) -> Batch:
+        """A batch as it is given."""
+        del run
+        return batch
 
     def close(self) -> None:
         """See `Driver.close`."""

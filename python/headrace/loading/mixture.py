@@ -5,9 +5,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from headrace import _core
 from headrace._traffic import Traffic
-from headrace.batch import Source
+from headrace.batch import Batch, Source
 from headrace.mixing import MixDataset
 from headrace.state import State, check_state
 
@@ -62,6 +64,21 @@ class MixtureDriver(CountedDriver[RunArguments, runs.Run]):
 
     def _names(self) -> Mapping[str, str]:
         return {"tokens": next(iter(self.dataset.packed.values())).packing.name}
+
+    def _batch(self, run: runs.Run, batch: Batch) -> Batch:
+        """A batch whose sources have the numbers that they have in the dataset.
+
+        In the run they are numbered as they came to it. Of one that was taken out, whose rows its state may still
+        lead to, the number lies behind those of `names`.
+        """
+        names = self.dataset.names
+        kept = [part.name for part in run.parts]
+        if tuple(kept) != tuple(names):
+            gone = [name for name in kept if name not in names]
+            numbers = {name: number for number, name in enumerate([*names, *gone])}
+            sources = batch["source"]
+            sources[:] = np.array([numbers[name] for name in kept], dtype=np.int32)[sources]
+        return batch
 
     # Where the run stands
 

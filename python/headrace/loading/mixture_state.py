@@ -82,6 +82,13 @@ def adapted(dataset: MixDataset, state: Mapping[str, Any], *, strict: bool) -> d
                 "hint: strict=False goes on with the mixture as it is here"
             )
         first = -(-state["position"] // state["lanes"])
+        gone = [name for name in saved if name in current - set(dataset.names)]
+        if gone and state["position"] % state["lanes"]:
+            raise StateMismatch(
+                f"source {gone[0]!r} cannot be taken out here: row {state['position']} is in the middle of a round of "
+                f"{state['lanes']} rows, of which some may be its own\n"
+                f"hint: take it out where a round ends, as at row {first * state['lanes']}"
+            )
         warnings.warn(
             f"headrace: the mixture changes from row {first * state['lanes']} on: {differences[0]}", stacklevel=4
         )

@@ -71,6 +71,11 @@ class MixturePlan(LanePlan):
     """
 
     def __init__(self, dataset: MixDataset, setup: Setup) -> None:
+        if setup.epochs is not None:
+            raise ValueError(
+                f"epochs has no meaning for a mixture, whose sources have each their own, got {setup.epochs}\n"
+                "hint: stop after a number of steps"
+            )
         self.dataset = dataset
         self.setup = setup
         self.plans = [DocumentPlan(_documents(one), setup) for one in dataset.sources.values()]
