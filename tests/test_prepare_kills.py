@@ -17,7 +17,7 @@ import pytest
 import headrace
 import prepare_functions as functions
 from headrace.bench.processes import family
-from headrace.prepare import optimizing, settling
+from headrace.prepare import chunking, optimizing, settling
 from headrace.prepare import output as outputs
 from headrace.prepare import spool as spools
 from headrace.prepare.writing import litdata
@@ -330,6 +330,19 @@ def test_a_kill_after_a_power_cut_brings_nothing_back_that_was_done_again(
             resumed += start == "after"
         assert files(folder) == files(tmp_path / "whole"), (first, second)
     assert resumed > 10
+
+
+def test_a_block_that_never_came_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    accept = chunking.Chunks.accept
+
+    def losing(self: chunking.Chunks, kept: spools.StoredBlock) -> None:
+        if kept.block.first != 0:
+            accept(self, kept)
+
+    monkeypatch.setattr(chunking.Chunks, "accept", losing)
+    with pytest.raises(RuntimeError, match=r"input 0 from number 0 on, found none of them, .* nothing was"):
+        headrace.optimize(functions.sample, range(9), tmp_path, num_workers=0, keep_data_ordered=True, **QUIET)
+    assert not (tmp_path / "index.json").exists()
 
 
 def cut(folder: Path) -> int | None:
