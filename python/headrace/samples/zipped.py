@@ -236,10 +236,10 @@ def zip(
         >>> len(pairs), pairs[1]
         (12, {'text': 'sample 1', 'label': 1})
     """
-    if isinstance(datasets, Dataset | Mapping | str):
-        raise TypeError(
-            f"zip takes a list of datasets, got a {type(datasets).__name__}\nhint: headrace.zip([first, second])"
-        )
+    given: Any = datasets
+    if isinstance(given, Dataset | Mapping | str):
+        kind: Any = type(given)  # pyright: ignore[reportUnknownVariableType]
+        raise TypeError(f"zip takes a list of datasets, got a {kind.__name__}\nhint: headrace.zip([first, second])")
     parts = list(datasets)
     if not parts:
         raise ValueError("zip needs at least one dataset, got none")
