@@ -236,10 +236,10 @@ def zip(
         >>> len(pairs), pairs[1]
         (12, {'text': 'sample 1', 'label': 1})
     """
-    given: Any = datasets
-    if isinstance(given, Dataset | Mapping | str):
-        kind: Any = type(given)  # pyright: ignore[reportUnknownVariableType]
-        raise TypeError(f"zip takes a list of datasets, got a {kind.__name__}\nhint: headrace.zip([first, second])")
+    if _is_one(datasets):
+        raise TypeError(
+            f"zip takes a list of datasets, got a {type(datasets).__name__}\nhint: headrace.zip([first, second])"
+        )
     parts = list(datasets)
     if not parts:
         raise ValueError("zip needs at least one dataset, got none")
@@ -259,3 +259,8 @@ def zip(
     pipeline = ZipPipeline(tuple(part.pipeline for part in parts), rows)
     zipped = ZipDataset(pipeline, parts[0]._cache)  # pyright: ignore[reportPrivateUsage]
     return zipped if transform is None else zipped.map(transform)
+
+
+def _is_one(datasets: Any) -> bool:
+    """Whether something is a dataset, or anything else that is no list of them though it can be iterated over."""
+    return isinstance(datasets, Dataset | Mapping | str)
