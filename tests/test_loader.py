@@ -371,6 +371,28 @@ def test_seek_and_its_limits(packed: hr.PackedDataset) -> None:
     assert far.position == 8 * (10**15 + 1)
 
 
+@pytest.mark.parametrize("stop", [2**58, 2**60, 2**62, 2**63 - 1])
+def test_what_lies_beyond_counting_is_neither_sought_nor_skipped_to(packed: hr.PackedDataset, stop: int) -> None:
+    samples = hr.DataLoader(packed_samples(packed), global_batch_size=8)
+    loaders = [hr.DataLoader(packed, global_batch_size=4), hr.DataLoader(hr.mix({"a": (packed, 1)}), batch_size=4)]
+    for loader in [samples, *loaders]:
+        first = next(iter(loader))["tokens"].tolist()
+        for move in (lambda one: one.skip(range(2, stop)), lambda one: one.seek(stop)):
+            with pytest.raises(ValueError, match="beyond"):
+                move(loader)
+        assert loader.step == 1
+        loader.seek(0)
+        assert next(iter(loader))["tokens"].tolist() == first
+    finite = hr.DataLoader(packed, global_batch_size=4, epochs=2)
+    finite.skip(range(1, stop))
+    assert len(list(finite)) == 1
+
+
+def packed_samples(packed: hr.PackedDataset) -> hr.SampleDataset:
+    """The documents of the same files as samples."""
+    return hr.open(packed.core.url)
+
+
 def test_skip_leaves_steps_out(packed: hr.PackedDataset) -> None:
     loader = hr.DataLoader(packed, 8, seed=2, epochs=1)
     loader.skip(range(2, 5))

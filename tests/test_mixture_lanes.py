@@ -200,6 +200,12 @@ def test_another_mixture_or_a_damaged_state_is_refused(samples: dict[str, hr.Sam
             run(dataset, 1, 1, damaged)
 
 
+@pytest.mark.parametrize("kind", MAKERS)
+def test_epochs_are_refused_for_sources_have_each_their_own(samples: dict[str, hr.SampleDataset], kind: str) -> None:
+    with pytest.raises(ValueError, match=r"epochs has no meaning for a mixture, .* got 1\nhint: stop after"):
+        hr.DataLoader(mixed(samples, MAKERS[kind]), global_batch_size=4, epochs=1)
+
+
 def test_parts_with_the_name_of_the_sources_are_refused(samples: dict[str, hr.SampleDataset]) -> None:
     dataset = mixed(samples, lambda one: one.map(_named))
     with pytest.raises(ValueError, match="must have no part 'source'"):

@@ -139,6 +139,10 @@ class CountedDriver(RunDriver[_Given, _Run, Position]):
         run.check_row(position.steps.row_of(step))
         self._change(run, position.at(step), elsewhere=True)
 
+    def _check_skip(self, run: _Run, position: Position, stop: int) -> None:
+        end = run.end(position)
+        run.check_row(position.steps.row_of(stop if end is None else min(stop, end)))
+
     # Telling
 
     def _state_of(self, run: _Run, position: Position) -> dict[str, Any]:

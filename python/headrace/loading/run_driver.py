@@ -155,7 +155,17 @@ class RunDriver(EpochDriver, Generic[_Given, _Run, _Position]):
     def skip(self, steps: range) -> None:
         """See `Driver.skip`."""
         run, position = self.here()
-        self._change(run, replace(position, skipped=position.skipped.plus(steps, position.step)))
+        skipped = position.skipped.plus(steps, position.step)
+        self._check_skip(run, position, steps.stop)
+        self._change(run, replace(position, skipped=skipped))
+
+    def _check_skip(self, run: _Run, position: _Position, stop: int) -> None:
+        """Refuses to pass over steps up to one that is beyond counting.
+
+        Raises:
+            ValueError: saying so.
+        """
+        del run, position, stop
 
     def _resume(self, state: dict[str, Any]) -> None:
         """Goes on from a state, whose form is right; on an error everything is as it was."""

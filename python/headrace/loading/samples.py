@@ -27,6 +27,9 @@ __all__ = ["SampleDriver"]
 _LISTED = 100
 """Samples that were skipped of which `stats` tells the place."""
 
+_MOST_ROWS = 2**61
+"""More than any run gives: orders count no further (docs/order.md)."""
+
 _MEANINGLESS = ("sampler", "batch_sampler", "generator", "remainder")
 
 
@@ -126,12 +129,24 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
     def seek(self, step: int) -> None:
         """See `Driver.seek`."""
         run, position = self.here()
-        if self.given.epochs is not None:
-            end = run.first_step(run.before(position, 0), self.given.epochs)
-            if step > end:
-                raise ValueError(f"step must be in 0..{end}, the end of the run, got {step}")
+        end = self._end(run, position)
+        if end is not None and step > end:
+            raise ValueError(f"step must be in 0..{end}, the end of the run, got {step}")
         run.check_known(position, step)
+        self._check_countable(run, position, step)
         self._change(run, run.at(position, step), elsewhere=True)
+
+    def _check_skip(self, run: runs.Run, position: runs.Position, stop: int) -> None:
+        end = self._end(run, position)
+        self._check_countable(run, position, stop if end is None else min(stop, end))
+
+    def _end(self, run: runs.Run, position: runs.Position) -> int | None:
+        """The step behind the last one; None if the run has no end."""
+        return None if self.given.epochs is None else run.first_step(run.before(position, 0), self.given.epochs)
+
+    def _check_countable(self, run: runs.Run, position: runs.Position, step: int) -> None:
+        if run.row_of(position, step) >= _MOST_ROWS:
+            raise ValueError(f"step {step} lies beyond the 2^61 rows that can be counted")
 
     def set_global_batch_size(self, rows: int) -> None:
         """See `Driver.set_global_batch_size`."""
