@@ -56,6 +56,7 @@ class Encoded:
         return False
 
     def _encode(self, source: Any) -> bytes:
+        """The bytes of the file that is made of such an object; only a class that takes objects has any."""
         raise NotImplementedError
 
 

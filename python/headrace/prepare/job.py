@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable
 from types import GeneratorType
 from typing import Any, Literal, NamedTuple, cast
@@ -63,7 +64,7 @@ class Refused(NamedTuple):
     error: str
 
 
-class _Job:
+class _Job(ABC):
     """Does tasks; several may be under way."""
 
     def __init__(self, fn: Callable[..., Any], on_error: OnError) -> None:
@@ -96,11 +97,12 @@ class _Job:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tasks": {}}
 
-    def check_machine(self) -> None:
+    def check_machine(self) -> None:  # noqa: B027 (most kinds of work have nothing to refuse)
         """Refuses a machine where it cannot be done: any will do."""
 
+    @abstractmethod
     def _blocks(self, task: Start) -> Generator[Reply]:
-        raise NotImplementedError
+        """The blocks of a task, in order; the last one says that there are no more."""
 
     def _failed(self, number: int, value: Any, error: Exception, samples: int) -> Failure:
         return Failure(number, short(value), f"{type(error).__name__}: {error}", samples)
