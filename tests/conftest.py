@@ -1,5 +1,6 @@
 """What holds for every test: a cache folder of the session's own, no rank from outside, bounded property tests."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,14 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
             patch.delenv(name, raising=False)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_of_preparing() -> Iterator[None]:
+    """Whatever way a run that prepares data ends, nothing of it goes on."""
+    yield
+    left = [one.name for one in threading.enumerate() if one.name in ("headrace-settle", "headrace-meter")]
+    assert left == []
 
 
 @pytest.fixture(scope="session")

@@ -387,7 +387,7 @@ def test_machines_that_lack_something(cluster: Cluster, tmp_path: Path) -> None:
                 headrace.optimize(functions.several, range(9), out / "data", ray_options=options, **ordered)
             except RuntimeError as error:
                 print(error)
-        headrace.prepare.job.Place.begin = lambda self: None
+        headrace.prepare.job.Place.begin = lambda self, anew: None
         try:
             headrace.map(functions.write_file, range(9), out / "files", **quiet)
         except headrace.StoreError as error:

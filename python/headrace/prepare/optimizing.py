@@ -373,21 +373,20 @@ def _make(
     )
     now = boot()
     lines, below = believable([first, *lines], now)
-    done = chunks.recover(lines, below, now)
-    # Where the first sample decides what all are like, it has to be the first by the order of inputs.
-    alone = chunks.schema is None and layout.index_name == "index.json"
-    feed = Feed(work.source(done, limit=how.limit, lines=lines, output=output), alone=alone)
-    chunks.known = feed.together
-    meter.begin(feed.total, done.count())
     try:
+        done = chunks.recover(lines, below, now)
+        # Where the first sample decides what all are like, it has to be the first by the order of inputs.
+        alone = chunks.schema is None and layout.index_name == "index.json"
+        feed = Feed(work.source(done, limit=how.limit, lines=lines, output=output), alone=alone)
+        chunks.known = feed.together
+        meter.begin(feed.total, done.count())
         run(job, feed, chunks, how.engine, how.on_error)
-    except BaseException:
-        # What it has goes to the spool, but for what is in the chunks that it still writes.
-        chunks.close()
-        raise
-    finally:
         meter.close()
-    entries, schema = chunks.finish()
+        entries, schema = chunks.finish()
+    finally:
+        # After an error what it has goes to the spool, but for what is in the chunks that it still writes.
+        chunks.close()
+        meter.close()
     failures = sorted(chunks.failures, key=lambda failure: failure.input)
     if not entries and not first["there"]:
         write_report(output, failures)
