@@ -32,9 +32,10 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 @pytest.fixture(autouse=True)
 def _no_threads_of_preparing() -> Iterator[None]:
     """Whatever way a run that prepares data ends, nothing of it goes on."""
+    before = set(threading.enumerate())
     yield
-    left = [one.name for one in threading.enumerate() if one.name in ("headrace-settle", "headrace-meter")]
-    assert left == []
+    names = [one.name for one in threading.enumerate() if one not in before]
+    assert [name for name in names if name in ("headrace-settle", "headrace-meter")] == []
 
 
 @pytest.fixture(scope="session")

@@ -138,10 +138,11 @@ def test_blocks_that_waited_for_their_turn_are_counted_once(tmp_path: Path, monk
 
 
 def test_of_many_workers_the_ends_are_shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
     meter = Meter("map", shown=True)
     meter.begin(None, 0)
+    request.addfinalizer(meter.close)
     monkeypatch.setattr(progress, "_LOG_SECONDS", 0.0)
     for number in range(20):
         meter.add(number + 1, 0, 10, f"{number} on a")
