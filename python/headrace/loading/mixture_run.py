@@ -10,7 +10,7 @@ import numpy as np
 from headrace import _core
 from headrace.dataset import PackedDataset
 from headrace.mixing import MixDataset
-from headrace.state import ORDER, SCHEMA
+from headrace.state import ORDER, SCHEMA, changes_of
 
 from . import mixture_state as states
 from .counted import Position
@@ -171,6 +171,7 @@ def start(
         "kind": "mixture",
         "seed": seed,
         "shuffle": shuffle,
+        "changes": changes_of(state),
         "lanes": lanes,
     }
     saved = {entry["name"]: entry for entry in state["sources"]} if state is not None else {}

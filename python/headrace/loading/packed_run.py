@@ -12,7 +12,7 @@ from typing import Any
 from headrace import _core
 from headrace.dataset import PackedDataset
 from headrace.errors import StateMismatch
-from headrace.state import ORDER, SCHEMA, steps_of
+from headrace.state import ORDER, SCHEMA, changes_of, steps_of
 
 from .counted import Position
 from .run_arguments import NO_BATCH_SIZE, RunArguments, RunResources, choose
@@ -129,6 +129,7 @@ def start(
         "kind": "counted",
         "seed": seed,
         "shuffle": shuffle,
+        "changes": changes_of(state),
         "lanes": lanes,
         "window": window,
         "pipeline": packing.identity(),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from headrace.errors import StateMismatch
 from headrace.samples.order import ENDLESS, Order
 from headrace.samples.pipeline import AnyPipeline
-from headrace.state import ORDER, SCHEMA
+from headrace.state import ORDER, SCHEMA, changes_of
 
 from . import steps
 from .run_arguments import NO_BATCH_SIZE, RunArguments, choose
@@ -271,6 +271,7 @@ def start(
         "kind": "samples",
         "seed": seed,
         "shuffle": shuffle,
+        "changes": changes_of(state),
         "lanes": order.lanes,
         "window": max(1, order.window),
         "pipeline": data.samples | windows,

@@ -14,7 +14,7 @@ from headrace import _core
 from headrace.errors import StateMismatch
 from headrace.loading.run_arguments import NO_BATCH_SIZE, RunArguments, choose
 from headrace.loading.schedule import Skipped
-from headrace.state import ORDER, SCHEMA, missing_lanes, steps_of
+from headrace.state import ORDER, SCHEMA, changes_of, missing_lanes, steps_of
 
 from .sharing import check_shape, lanes_of_rank
 from .source import LanePlan, LaneSource, Setup
@@ -205,6 +205,7 @@ def start(
         "kind": "dynamic",
         "seed": seed,
         "shuffle": shuffle,
+        "changes": changes_of(state),
         "lanes": lanes,
         "window": plan.window,
         "pipeline": plan.pipeline(),
