@@ -54,8 +54,8 @@ def test_weights_that_are_none(packed: hr.PackedDataset, weights: tuple[float, f
         ),
         (
             {"sources": {"a": ("packed", 1), "b": ("table", 1)}},
-            TypeError,
-            "'a' is a packed dataset and source 'b' is none",
+            ValueError,
+            "must be alike: columns is .* for source 'a' and {} for source 'b'",
         ),
         ({"sources": {"a": ("table", 1)}, "on_exhausted": "stop"}, ValueError, "on_exhausted='stop' needs packed"),
         ({"sources": {"a": ("table", 1)}, "max_epochs": {"a": 1}}, ValueError, r"max_epochs=\{'a': 1\} needs packed"),

@@ -6,6 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
+import numpy as np
+
 from . import _core
 from ._base import Dataset
 from ._progress import index_progress
@@ -14,7 +16,8 @@ from .errors import DataError
 from .formats.parquet import OpenAgain, ParquetSource
 from .samples.cache import ChunkCache
 from .samples.dataset import SampleDataset
-from .samples.packing import RESERVED, Mode, token_id
+from .samples.dynamic import DocumentPipeline
+from .samples.packing import RESERVED, Mode, PackedColumn, RowPacking, part_of, token_id
 from .samples.pipeline import Origin, Pipeline
 from .samples.selection import Selection
 
@@ -277,6 +280,18 @@ class Packing:
             "eos_id": self.eos_id,
         }
 
+    def lane_rows(self) -> RowPacking:
+        """The same rows where they come lane by lane."""
+        dtype = np.dtype("int64" if self.wide else "int32")
+        return RowPacking.of_tokens(
+            self.seq_len,
+            PackedColumn(self.column, self.name, dtype, self.pad_id),
+            overlap=self.overlap,
+            bos_id=self.bos_id,
+            eos_id=self.eos_id,
+            boundaries=self.boundaries,
+        )
+
 
 class PackedDataset(Dataset):
     """Documents packed to rows, as `TableDataset.pack` gives them. `len()` is the whole rows in one pass' tokens.
@@ -304,6 +319,13 @@ class PackedDataset(Dataset):
 
     def __len__(self) -> int:
         return self.weight // self.packing.seq_len
+
+    @cached_property
+    def documents(self) -> DocumentPipeline:
+        """The same documents and how they are packed, for mixtures whose rows come lane by lane."""
+        source = ParquetSource(self.core, self._open_again)
+        origin = Origin(source, (part_of(self.packing.column, source.schema),))
+        return DocumentPipeline(Pipeline((origin,), Selection.whole(source.sizes)), packing=self.packing.lane_rows())
 
     def info(self) -> dict[str, Any]:
         """What is packed: ``url``, ``files``, ``row_groups``, ``rows`` (documents), ``tokens`` (stored),

@@ -19,7 +19,7 @@ Weights = Mapping[str, float]
 """The weight of each source, by its name."""
 
 Mixable = PackedDataset | SampleDataset | DynamicDataset
-"""What a source may be: all of a mixture packed datasets, or none."""
+"""What a source may be."""
 
 _LINEAR_PIECES: Final = 256
 """The most pieces of constant weights that a linear change is made of: a step of 0.4 % of it."""
@@ -109,8 +109,9 @@ class MixDataset(Dataset):
 
     @property
     def packed(self) -> Mapping[str, PackedDataset]:
-        """The sources, if they are packed datasets: nothing if not."""
-        return {name: one for name, one in self.sources.items() if isinstance(one, PackedDataset)}
+        """The sources, if all are packed datasets, whose rows are then counted: nothing if not."""
+        packed = {name: one for name, one in self.sources.items() if isinstance(one, PackedDataset)}
+        return packed if len(packed) == len(self.sources) else {}
 
     def passes(self, name: str) -> int | None:
         """Passes after which a source has no row left; None if it never ends.
@@ -159,8 +160,9 @@ def mix(
 ) -> MixDataset:
     """A mixture of datasets: each row is of one of them, in shares that follow the weights closely.
 
-    The sources are packed datasets, or else samples and what `flat_map`, `batch_map` and `pack` make of them. Of the
-    latter only reading tells where they end, so they repeat.
+    The sources are packed datasets, samples, or what `flat_map`, `batch_map` and `pack` make of these. Rows of packed
+    datasets alone are counted. In any other mixture all rows come lane by lane: those of a packed dataset are then what
+    ``data.select([column]).pack(...)`` gives. Only reading tells where such sources end, so they repeat.
 
     One row of each lane is always within one row of the weights, and so is each batch of as many rows as there are
     lanes, which is the default. Each lane is within 8 rows of them for a million of its rows. "Mixtures" in
@@ -229,12 +231,6 @@ def _split(
         if not isinstance(dataset, Mixable):
             raise TypeError(f"source {name!r} must be a dataset of samples or packed tokens, got {dataset!r}")
         datasets[name] = dataset
-    counted = [name for name, dataset in datasets.items() if isinstance(dataset, PackedDataset)]
-    if counted and (others := [name for name in datasets if name not in counted]):
-        raise TypeError(
-            f"source {counted[0]!r} is a packed dataset and source {others[0]!r} is none: {datasets[others[0]]!r}\n"
-            "hint: all of a mixture must be, or none: data.select([column]).pack(...) packs stored tokens as others"
-        )
     if weights and len(weights) < len(datasets):
         without = next(name for name in datasets if name not in weights)
         raise ValueError(f"source {without!r} has no weight, but source {next(iter(weights))!r} has one")

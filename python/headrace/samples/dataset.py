@@ -12,6 +12,7 @@ from headrace._units import as_int
 from .cache import ChunkCache
 from .dynamic import DocumentPipeline, names_of
 from .expression import Expression
+from .packing import part_of
 from .pipeline import Origin, Pipeline
 from .reading import Readable, numbers_of
 from .selection import Selection
@@ -257,17 +258,20 @@ class SampleDataset(Readable):
         return DocumentPipeline(self.pipeline)
 
     def _with_parts(self, names: tuple[str, ...]) -> DocumentPipeline:
+        origins: list[Origin] = []
         for origin in self.pipeline.origins:
             there = origin.columns or origin.source.columns
             if origin.stages or there is None:
                 return self._as_documents()
-            if missing := [name for name in names if name not in there]:
+            parts = tuple(dict.fromkeys(part_of(name, there) for name in names))
+            if missing := [name for name in parts if name not in there]:
                 raise ValueError(
                     f"pack: samples have no part {missing[0]!r}, only {', '.join(there)}\n"
                     "hint: column= names what is packed; tokenize makes tokens of a text"
                 )
+            origins.append(_selected(origin, parts))
         # Stored as they are to be packed: no other column is read.
-        return self.select(names)._as_documents()
+        return self._with_origins(origins)._as_documents()
 
     def _then(self, stage: Stage) -> "SampleDataset":
         return self._with_origins(

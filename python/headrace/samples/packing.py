@@ -13,7 +13,7 @@ import numpy.typing as npt
 from headrace._units import as_int
 from headrace.errors import DataError
 
-__all__ = ["RESERVED", "Flat", "Lines", "Mode", "PackedColumn", "RowPacking", "token_id"]
+__all__ = ["RESERVED", "Flat", "Lines", "Mode", "PackedColumn", "RowPacking", "part_of", "token_id"]
 
 Mode = Literal["concat", "best_fit", "pad", "truncate"]
 
@@ -150,6 +150,25 @@ class RowPacking:
             max_documents=None if max_documents is None else as_int(max_documents, "max_documents", least=1),
         )
 
+    @staticmethod
+    def of_tokens(
+        seq_len: int, token: PackedColumn, *, overlap: int, bos_id: int | None, eos_id: int | None, boundaries: bool
+    ) -> "RowPacking":
+        """One column laid end to end, of arguments that were checked."""
+        return RowPacking(
+            mode="concat",
+            seq_len=seq_len,
+            overlap=overlap,
+            columns=(token,),
+            bos_id=bos_id,
+            eos_id=eos_id,
+            boundaries=boundaries,
+            cu_seqlens_size=None,
+            lookahead=_LOOKAHEAD,
+            long="split",
+            max_documents=None,
+        )
+
     @property
     def width(self) -> int:
         """Entries of a row."""
@@ -226,12 +245,32 @@ class RowPacking:
             return document
         parts = cast("Mapping[str, Any]", document)
         try:
-            return parts[column]
+            return _inside(parts, column)
         except KeyError:
             raise DataError(
                 f"pack: expected a dict with {column!r}, found {', '.join(map(str, parts))}\n"
                 "hint: column= or columns= names what is packed"
             ) from None
+
+
+def part_of(path: str, names: Iterable[str]) -> str:
+    """Of the names the one that a path is, or begins with: ``"a"`` of ``"a.b"``. The path's beginning if none is."""
+    return path if path in names else path.partition(".")[0]
+
+
+def _inside(parts: Mapping[str, Any], name: str) -> Any:
+    """The part with a name, or with the path of one inside others, such as ``"a.b"``: None inside of None.
+
+    Raises:
+        KeyError: if there is none.
+    """
+    outer, dot, rest = name.partition(".")
+    if name in parts or not dot:
+        return parts[name]
+    inner = parts[outer]
+    if inner is not None and not isinstance(inner, Mapping):
+        raise KeyError(name)
+    return None if inner is None else _inside(cast("Mapping[str, Any]", inner), rest)
 
 
 def token_id(value: SupportsIndex | None, name: str) -> int | None:

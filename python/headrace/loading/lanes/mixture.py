@@ -23,7 +23,7 @@ from headrace.samples.pipeline import OnError
 from .documents import DocumentPlan, layout_of
 from .source import LanePlan, LaneResources, LaneSource, Layout, Maker, Rows, Setup
 
-__all__ = ["MixturePlan", "check_alike"]
+__all__ = ["MixturePlan", "check_alike", "documents_of"]
 
 _Ints = npt.NDArray[np.int64]
 
@@ -37,7 +37,7 @@ def check_alike(dataset: MixDataset) -> None:
     Raises:
         ValueError: naming two sources, and what differs.
     """
-    layouts = {name: layout_of(_documents(one), pad=False) for name, one in dataset.sources.items()}
+    layouts = {name: layout_of(documents_of(one), pad=False) for name, one in dataset.sources.items()}
     (first, one), *others = layouts.items()
     for name, other in others:
         for field in fields(Layout):
@@ -52,11 +52,11 @@ def check_alike(dataset: MixDataset) -> None:
         raise ValueError(f"no column of source {first!r} must be named 'source', as the numbers of sources are")
 
 
-def _documents(dataset: Mixable) -> DocumentPipeline:
+def documents_of(dataset: Mixable) -> DocumentPipeline:
+    """What a source of a mixture is made of, where its rows come lane by lane."""
     if isinstance(dataset, SampleDataset):
         return DocumentPipeline(dataset.pipeline)
-    assert isinstance(dataset, DynamicDataset)  # others are counted
-    return dataset.pipeline
+    return dataset.pipeline if isinstance(dataset, DynamicDataset) else dataset.documents
 
 
 class MixturePlan(LanePlan):
@@ -78,7 +78,7 @@ class MixturePlan(LanePlan):
             )
         self.dataset = dataset
         self.setup = setup
-        self.plans = [DocumentPlan(_documents(one), setup) for one in dataset.sources.values()]
+        self.plans = [DocumentPlan(documents_of(one), setup) for one in dataset.sources.values()]
         layouts = [plan.layout for plan in self.plans]
         self.layout = replace(layouts[0], loss_mask=any(one.loss_mask for one in layouts), source=True)
         self.window = setup.window

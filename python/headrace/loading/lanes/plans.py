@@ -6,7 +6,7 @@ from headrace.mixing import MixDataset
 from headrace.samples.dynamic import DynamicDataset
 
 from .documents import DocumentPlan
-from .mixture import MixturePlan
+from .mixture import MixturePlan, documents_of
 from .source import LanePlan, Setup
 
 __all__ = ["has_rows", "plan_of"]
@@ -22,5 +22,5 @@ def plan_of(dataset: DynamicDataset | MixDataset) -> Callable[[Setup], LanePlan]
 def has_rows(dataset: DynamicDataset | MixDataset) -> bool:
     """Whether rows are lines of arrays, not samples."""
     if isinstance(dataset, MixDataset):
-        return any(has_rows(one) for one in dataset.sources.values() if isinstance(one, DynamicDataset))
+        return any(documents_of(one).packing is not None for one in dataset.sources.values())
     return dataset.pipeline.packing is not None
