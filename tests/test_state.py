@@ -56,18 +56,6 @@ def test_a_state_is_plain_json(state: dict[str, Any]) -> None:
     assert pickle.loads(pickle.dumps(state)) == state
 
 
-def test_changes_are_kept_and_a_state_without_them_had_none(corpus: Corpus, state: dict[str, Any]) -> None:
-    assert state["changes"] == []
-    changes = [{"kind": "of another build", "step": 1, "row": 8, "old": 1, "new": 2}]
-    for there in (changes, []):
-        loader = fresh(corpus)
-        loader.load_state_dict(
-            state | {"changes": there} if there else {key: value for key, value in state.items() if key != "changes"}
-        )
-        take(loader, 1)
-        assert loader.state_dict()["changes"] == there
-
-
 # Of sparse tensors, which other tests in the same process may have read.
 @pytest.mark.filterwarnings("ignore:Validating sparse tensor")
 def test_a_state_goes_through_torch_save_with_weights_only(state: dict[str, Any]) -> None:
@@ -220,12 +208,6 @@ MALFORMED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "skipped overlaps": (lambda state: state | {"skipped": [[5, 8], [7, 9]]}, "skipped"),
     "skipped is not sorted": (lambda state: state | {"skipped": [[9, 11], [5, 7]]}, "skipped"),
     "skipped is negative": (lambda state: state | {"skipped": [[-1, 7]]}, r"found \[-1, 7\]"),
-    "changes are counts": (lambda state: state | {"changes": [7]}, "'changes' to hold dicts.*found 7"),
-    "a change without a kind": (lambda state: state | {"changes": [{"step": 1, "row": 8}]}, "dicts with a kind"),
-    "a change at no row": (
-        lambda state: state | {"changes": [{"kind": "x", "step": 1, "row": -8}]},
-        "a step and a row",
-    ),
     "pipeline is a list": (lambda state: state | {"pipeline": []}, "'pipeline' to be dict"),
     "pipeline lacks a key": (
         lambda state: state | {"pipeline": {"mode": "concat"}},

@@ -12,6 +12,7 @@ from types import NoneType
 from typing import Any, Final, cast
 
 from . import _core
+from ._changes import check_changes
 from .errors import StateMismatch
 
 __all__ = ["State"]
@@ -78,6 +79,7 @@ _KINDS: Final[Mapping[str, _Keys]] = {
         "epoch": int,
         "row": int,
         "epoch_step": int,
+        "changes": list,
     },
 }
 """What a state of each kind holds: packed tokens, mixtures of them, samples, dynamic pipelines, and objects of the
@@ -186,9 +188,8 @@ def check_state(state: Mapping[str, Any], kind: str | None = None) -> dict[str, 
     if not isinstance(found, str) or found not in _KINDS or kind not in (None, found):
         raise StateMismatch(f"state: expected kind {kind or 'counted'!r}, found {found!r}")
     keys = _KINDS[found]
-    if "changes" in keys:
-        # States of earlier builds have none.
-        state = {"changes": [], **state}
+    # States of earlier builds have none.
+    state = {"changes": [], **state}
     if found != "map" and (unknown := [key for key in state if key not in keys]):
         raise StateMismatch(f"state: unknown key {unknown[0]!r}; expected {', '.join(keys)}")
     for key, wanted in keys.items():
@@ -202,6 +203,7 @@ def check_state(state: Mapping[str, Any], kind: str | None = None) -> dict[str, 
     for key in ("seed", "step", "position", "epoch", "row", "epoch_step"):
         if key in keys and not 0 <= state[key] < 2**64:
             raise StateMismatch(f"state: expected {key!r} in 0..2**64, found {state[key]}")
+    check_changes(state["changes"])
     if found == "map":
         _check_epoch(state)
     else:
@@ -227,7 +229,6 @@ def _check_run(state: Mapping[str, Any]) -> None:
             raise StateMismatch(f"state: expected {key!r} in 1..{most}, found {state[key]}")
     _check_numbers(state["history"], "history", 3)
     _check_numbers(state["skipped"], "skipped", 2)
-    _check_changes(state["changes"])
     before = -1
     for start, stop in state["skipped"]:
         if not before < start < stop < 2**63:
@@ -293,13 +294,6 @@ def missing_lanes(lanes: Sequence[int]) -> str:
     return ", ".join(map(str, lanes[:8])) + (f", ... ({len(lanes)})" if len(lanes) > 8 else "")
 
 
-def changes_of(state: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """What was changed on purpose in the run of a state whose form was checked: ``kind``, ``step`` and ``row`` of each
-    change, what was before as ``old`` and then as ``new``. It is kept for ever.
-    """  # noqa: D205
-    return [] if state is None else list(state["changes"])
-
-
 def steps_of(history: Sequence[Sequence[int]]) -> _core.Steps:
     """The steps that a history of (step, row, batch size) describes.
 
@@ -317,16 +311,6 @@ def _check_numbers(rows: Sequence[Any], key: str, width: int) -> None:
         numbers = cast("list[Any]", row) if isinstance(row, list | tuple) else []
         if len(numbers) != width or any(type(number) is not int or number < 0 for number in numbers):
             raise StateMismatch(f"state: expected {key!r} to hold lists of {width} counts, found {row!r}")
-
-
-def _check_changes(changes: Sequence[Any]) -> None:
-    for change in changes:
-        entry = cast("dict[str, Any]", change) if isinstance(change, dict) else {}
-        counts = [entry.get("step"), entry.get("row")]
-        if not isinstance(entry.get("kind"), str) or any(type(one) is not int or one < 0 for one in counts):
-            raise StateMismatch(
-                f"state: expected 'changes' to hold dicts with a kind, a step and a row, found {change!r}"
-            )
 
 
 def _names(kinds: type[Any] | tuple[type[Any], ...]) -> str:

@@ -2,11 +2,12 @@
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from headrace import _core
+from headrace._changes import told
 from headrace.batch import Batch
 
 from .arguments import Arguments
@@ -46,13 +47,15 @@ class Position:
         coming = [batch for step, _, batch in self.steps.segments if step > self.step]
         return [self.steps.batch_of(self.step), *coming]
 
-    def state(self) -> dict[str, Any]:
-        """What a state says of it, as plain JSON types."""
+    def state(self, changes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What a state says of it and of the changes on the way, as plain JSON types."""
+        history = [list(segment) for segment in self.steps.segments if segment[0] <= self.step]
         return {
             "step": self.step,
             "position": self.row,
-            "history": [list(segment) for segment in self.steps.segments if segment[0] <= self.step],
+            "history": history,
             "skipped": [list(steps) for steps in self.skipped],
+            "changes": told(changes, history),
         }
 
 

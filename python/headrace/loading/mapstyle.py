@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
+from headrace._changes import batch_changes
 from headrace._ranks import resolve_rank
 from headrace.errors import StateMismatch
 from headrace.state import ORDER, SCHEMA, check_state
@@ -57,6 +58,8 @@ class MapDriver(Driver):
         self._seed = arguments.seed or 0
         self._shuffle = bool(arguments.shuffle)
         self._at = _At()
+        self._before: tuple[list[dict[str, Any]], tuple[int, int, int]] | None = None
+        """What the loaded state told of changes, and its step, row and batch size."""
         self._process = os.getpid()
         # Reentrant: an interrupt between taking it and the next line must not lock this thread out.
         self._busy = threading.RLock()
@@ -218,6 +221,8 @@ class MapDriver(Driver):
         self._at = mark.where
 
     def _state(self, at: _At) -> dict[str, Any]:
+        batch = self._sharing().batch
+        changes, loaded = self._before or ([], (0, 0, batch))
         return {
             "schema": SCHEMA,
             "order": ORDER,
@@ -226,7 +231,7 @@ class MapDriver(Driver):
             "shuffle": self._shuffle,
             "keys": self._source.keys,
             "size": self._source.size(),
-            "batch": self._sharing().batch,
+            "batch": batch,
             "step": at.step,
             "position": at.position,
             "epoch": at.epoch,
@@ -234,6 +239,7 @@ class MapDriver(Driver):
             "epoch_step": at.place.step,
             "inner": at.place.inner,
             "drawn": at.place.drawn,
+            "changes": [*changes, *batch_changes([loaded, (*loaded[:2], batch)])],
         }
 
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
@@ -250,6 +256,7 @@ class MapDriver(Driver):
         self._seed = plain["seed"]
         self._shuffle = plain["shuffle"]
         self._at = _At(plain["epoch"], False, place, plain["step"], plain["position"])
+        self._before = plain["changes"], (plain["step"], plain["position"], plain["batch"])
         self._next_iteration()
 
     # Telling

@@ -8,9 +8,10 @@ from typing import Any, Final
 import numpy as np
 
 from headrace import _core
+from headrace._changes import changes_of
 from headrace.dataset import PackedDataset
 from headrace.mixing import MixDataset
-from headrace.state import ORDER, SCHEMA, changes_of
+from headrace.state import ORDER, SCHEMA
 
 from . import mixture_state as states
 from .counted import Position
@@ -146,7 +147,7 @@ class Run:
         ]
         weights = [weighting.state() for weighting in self.weights]
         pipeline = states.pipeline(self.dataset) | {"weights": weights}
-        return dict(self.fixed) | position.state() | {"pipeline": pipeline, "sources": sources}
+        return dict(self.fixed) | position.state(self.fixed["changes"]) | {"pipeline": pipeline, "sources": sources}
 
 
 def start(

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from headrace._changes import noted
 from headrace.dataset import PackedDataset
 from headrace.errors import StateMismatch
 from headrace.mixing import MixDataset, WeightSchedule
@@ -56,6 +57,7 @@ def adapted(dataset: MixDataset, state: Mapping[str, Any], *, strict: bool) -> d
     last = Weighting.load(there["weights"][-1])
     current = set(next(iter(last.schedule.points.values())))
     differences: list[str] = []
+    moved: dict[str, str] = {}
     sources = [dict(entry) for entry in state["sources"]]
     for name, data in dataset.packed.items():
         if name not in saved:
@@ -68,13 +70,17 @@ def adapted(dataset: MixDataset, state: Mapping[str, Any], *, strict: bool) -> d
             if key not in packing or packing[key] != wanted:
                 found = packing.get(key)
                 raise StateMismatch(f"{key} of source {name!r} is {wanted!r} here and {found!r} in the state")
-        check_source(data, source(data), saved[name], strict=strict, which=f"source {name!r}")
+        now = source(data)
+        if check_source(data, now, saved[name], strict=strict, which=f"source {name!r}"):
+            moved[name] = now["identity"]
         if name not in current:
             differences.append(f"source {name!r} was taken out before")
     differences += [f"source {name!r} is only in the state" for name in saved if name in current - set(dataset.names)]
     if not differences and dataset.weights != last.schedule:
         differences.append(_first_weight(dataset.weights, last.schedule))
     weights = list(there["weights"])
+    if moved:
+        state = noted(state, "data moved", {name: saved[name]["identity"] for name in moved}, moved)
     if differences:
         if strict:
             raise StateMismatch(
@@ -92,8 +98,13 @@ def adapted(dataset: MixDataset, state: Mapping[str, Any], *, strict: bool) -> d
         warnings.warn(
             f"headrace: the mixture changes from row {first * state['lanes']} on: {differences[0]}", stacklevel=4
         )
-        weights = [entry for entry in weights if entry["round"] < first]
-        weights.append(Weighting(first, dataset.weights).state())
+        weighting = Weighting(first, dataset.weights).state()
+        row = first * state["lanes"]
+        if current != set(dataset.names):
+            state = noted(state, "sources", sorted(current), sorted(dataset.names), row=row)
+        else:
+            state = noted(state, "weights", weights[-1], weighting, row=row)
+        weights = [*(entry for entry in weights if entry["round"] < first), weighting]
     return dict(state) | {"sources": sources, "pipeline": here | {"weights": weights}}
 
 

@@ -81,8 +81,7 @@ class PackedDriver(CountedDriver[runs.Given, runs.Run]):
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
         """See `Driver.load`."""
         checked = check_state(state, "counted") if isinstance(state, Mapping) else State.merge(state)
-        runs.check_same_data(self.dataset, checked, strict=strict)
-        self._resume(checked)
+        self._resume(runs.adapted(self.dataset, checked, strict=strict))
 
     def set_global_batch_size(self, rows: int) -> None:
         """See `Driver.set_global_batch_size`."""

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace import _core
+from headrace._changes import changes_of, noted
 from headrace.dataset import PackedDataset
 from headrace.errors import StateMismatch
-from headrace.state import ORDER, SCHEMA, changes_of, steps_of
+from headrace.state import ORDER, SCHEMA, steps_of
 
 from .counted import Position
 from .run_arguments import NO_BATCH_SIZE, RunArguments, RunResources, choose
@@ -78,7 +79,7 @@ class Run:
 
     def state(self, position: Position) -> dict[str, Any]:
         """The state at a position, as plain JSON types."""
-        return json.loads(json.dumps(self.fixed)) | position.state()
+        return json.loads(json.dumps(self.fixed)) | position.state(self.fixed["changes"])
 
 
 def start(
@@ -167,11 +168,13 @@ def source(dataset: PackedDataset) -> dict[str, Any]:
     }
 
 
-def check_same_data(dataset: PackedDataset, state: Mapping[str, Any], *, strict: bool) -> None:
-    """Refuses the state of a run over other data or with another packing.
+def adapted(dataset: PackedDataset, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    """A state whose form was checked, as the beginning of a run over a dataset.
+
+    With `strict` off data may have other paths, of which a warning tells, and the state from there on.
 
     Raises:
-        StateMismatch: naming the first difference. With `strict` off, data whose paths alone differ is only warned of.
+        StateMismatch: naming the first difference that is not allowed.
     """
     for key, wanted in dataset.packing.identity().items():
         if key not in state["pipeline"] or state["pipeline"][key] != wanted:
@@ -182,19 +185,21 @@ def check_same_data(dataset: PackedDataset, state: Mapping[str, Any], *, strict:
     there: dict[str, Any] = state["sources"][0] if len(state["sources"]) == 1 else {}
     if not isinstance(there, dict) or set(there) != set(here):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise StateMismatch(f"state: expected one source with {', '.join(here)}, found {state['sources']!r}")
-    check_source(dataset, here, there, strict=strict)
+    if check_source(dataset, here, there, strict=strict):
+        return noted(state, "data moved", there["identity"], here["identity"])
+    return dict(state)
 
 
 def check_source(
     dataset: PackedDataset, here: Mapping[str, Any], there: Mapping[str, Any], *, strict: bool, which: str = "the data"
-) -> None:
-    """Refuses other data than a state's, by what `source` says of them here and there.
+) -> bool:
+    """Whether data has moved since a state was saved, by what `source` says of both; other data is refused.
 
     Raises:
         StateMismatch: naming the first difference. With `strict` off, data whose paths alone differ is only warned of.
     """
     if there["identity"] == here["identity"]:
-        return
+        return False
     difference = _first_difference(dataset, here, there)
     if there["content"] != here["content"]:
         raise StateMismatch(f"{which} is not that of the state: {difference}\nhint: to start a new run, load no state")
@@ -204,6 +209,7 @@ def check_source(
             "hint: the content is the same; strict=False allows it"
         )
     warnings.warn(f"headrace: {which} has moved since the state was saved: {difference}", stacklevel=5)
+    return True
 
 
 def keep_file_table(dataset: PackedDataset, identity: str) -> None:

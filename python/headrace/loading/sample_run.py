@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace._changes import changes_of, told
 from headrace.errors import StateMismatch
 from headrace.samples.order import ENDLESS, Order
 from headrace.samples.pipeline import AnyPipeline
-from headrace.state import ORDER, SCHEMA, changes_of
+from headrace.state import ORDER, SCHEMA
 
 from . import steps
 from .run_arguments import NO_BATCH_SIZE, RunArguments, choose
@@ -83,11 +84,13 @@ class Run:
 
     def state(self, position: Position) -> dict[str, Any]:
         """The state at a position, as plain JSON types."""
+        history = [list(segment) for segment in self._history(position)]
         return dict(self.fixed) | {
             "step": position.step,
             "position": position.row,
-            "history": [list(segment) for segment in self._history(position)],
+            "history": history,
             "skipped": [list(part) for part in position.skipped],
+            "changes": told(self.fixed["changes"], history),
         }
 
     def _history(self, position: Position) -> list[Segment]:

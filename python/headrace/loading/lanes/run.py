@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
+from headrace._changes import changes_of, noted, told
 from headrace.errors import StateMismatch
 from headrace.loading.run_arguments import NO_BATCH_SIZE, RunArguments, choose
 from headrace.loading.schedule import Skipped
-from headrace.state import ORDER, SCHEMA, changes_of, missing_lanes, steps_of
+from headrace.state import ORDER, SCHEMA, missing_lanes, steps_of
 
 from .sharing import check_shape, lanes_of_rank
 from .source import LanePlan, LaneSource, Setup
@@ -131,11 +132,13 @@ class LaneRun:
     def state(self, position: Position) -> dict[str, Any]:
         """The state at a position, as plain JSON types: of the own lanes."""
         states = position.places.states()
+        history = [list(segment) for segment in position.steps.segments if segment[0] <= position.step]
         return dict(self.fixed) | {
             "step": position.step,
             "position": position.row,
-            "history": [list(segment) for segment in position.steps.segments if segment[0] <= position.step],
+            "history": history,
             "skipped": [list(steps) for steps in position.skipped],
+            "changes": told(self.fixed["changes"], history),
             "part": len(states) < self.lanes,
             "lane_states": {str(lane): state for lane, state in states.items()},
         }
@@ -213,19 +216,20 @@ def start(
         "sources": plan.sources(),
     }
     if state is not None:
-        _check_same(fixed, state, strict=strict)
+        fixed["changes"] = _adapted(fixed, state, strict=strict)["changes"]
     run = LaneRun(plan, world_size, rank, own, fixed)
     position = Position(step, steps, skipped, SavedPlaces(plan, _states(run, state)))
     run.check_batches(position)
     return run, position
 
 
-def _check_same(fixed: Mapping[str, Any], state: Mapping[str, Any], *, strict: bool) -> None:
-    """Refuses the state of a run over other data, or with another pipeline.
+def _adapted(fixed: Mapping[str, Any], state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    """A state whose form was checked, as the beginning of a run with what is `fixed` here.
+
+    With `strict` off functions may have other names, of which a warning tells, and the state from there on.
 
     Raises:
-        StateMismatch: naming the first difference. With `strict` off, functions that have other names are only warned
-            of.
+        StateMismatch: naming the first difference that is not allowed.
     """
     for key, wanted in fixed["pipeline"].items():
         if key not in state["pipeline"] or state["pipeline"][key] != wanted:
@@ -246,13 +250,16 @@ def _check_same(fixed: Mapping[str, Any], state: Mapping[str, Any], *, strict: b
                     f"the data is not that of the state: {key} of source {number} is {value!r} here and {found!r} in "
                     "the state\nhint: to start a new run, load no state"
                 )
-    if fixed["functions"] != state["functions"]:
-        names = f"{', '.join(fixed['functions'])} here and {', '.join(map(str, state['functions']))} in the state"
+    here, there = fixed["functions"], state["functions"]
+    if here != there:
+        names = f"{', '.join(here)} here and {', '.join(map(str, there))} in the state"
         if strict:
             raise StateMismatch(
                 f"the functions have other names than in the state: {names}\nhint: strict=False allows it"
             )
         warnings.warn(f"headrace: the functions have other names than in the state: {names}", stacklevel=4)
+        return noted(state, "functions", there, here)
+    return dict(state)
 
 
 def _states(run: LaneRun, state: Mapping[str, Any] | None) -> dict[int, Any]:
