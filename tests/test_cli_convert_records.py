@@ -130,22 +130,24 @@ def test_what_does_not_fit_is_named_and_leaves_nothing(tmp_path: Path, parquet: 
     pq.write_table(wrong, parquet / "2.parquet")
     for arguments, message in (
         (["--dtype", "uint16", "--chunk-bytes", "2000"], r"2.parquet, chunk 6, row 2): document, tokens: expected"),
+        (["--dtype", "uint16"], r"2.parquet, chunk 6, row 2): document, tokens: expected"),
         (["--column", "ids"], "expected a column 'ids', found tokens, id, url"),
         (["--column", "url"], "column 'url': expected arrays of numbers, found <U"),
         (["--keep", "url"], "keep: expected a number in 'url', found <U"),
         (["--dtype", "many"], "dtype must be a type of numbers"),
         (["--compression", "zstd"], "--compression is not for --format documents"),
-        (["--mode", "append"], "expected a store of records that is complete, to add to it"),
     ):
-        done = run(parquet, tmp_path / "d", "--format", "documents", *arguments)
+        done = run(parquet, tmp_path / "d", "--format", "documents", "--no-resume", *arguments)
         assert done.exit_code == 2, arguments
         assert message in done.stderr
-        assert not (tmp_path / "d").exists() or list((tmp_path / "d").iterdir()) == []
+        assert [path.name for path in tmp_path.glob("d/*") if path.name != ".headrace"] == []
+    # What had finished nothing leaves nothing.
+    assert list((tmp_path / "d").iterdir()) == []
     convert(parquet / "0.parquet", tmp_path / "d", "--format", "documents", "--dtype", "uint16")
     before = sorted(path.name for path in (tmp_path / "d").iterdir())
     how = ["--format", "documents", "--dtype", "uint16", "--mode", "append", "--chunk-bytes", 2000]
     assert run(parquet, tmp_path / "d", *how).exit_code == 2
-    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == before
+    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == [".headrace", *before]
     done = run(parquet, tmp_path / "d", "--format", "mds", "--keep", "id")
     assert "--keep is not for --format mds" in done.stderr
 
@@ -168,7 +170,7 @@ def test_samples_with_an_empty_list_each_are_not_kept(tmp_path: Path, monkeypatc
     rows = [{"tokens": list(range(number % 3)), "notes": []} for number in range(60)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     samples = record_copying._samples
-    monkeypatch.setattr(record_copying, "_samples", lambda dataset: map(Counted, samples(dataset)))
+    monkeypatch.setattr(record_copying, "_samples", lambda *given: map(Counted, samples(*given)))
     for how in ([], ["--column", "tokens"]):
         folder = tmp_path / f"out{len(how)}"
         if how:

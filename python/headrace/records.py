@@ -140,18 +140,22 @@ class StreamDataset(_RecordDataset):
         source = self.pipeline.origins[0].source
         return source.length if isinstance(source, SequenceSource | PieceSource) else None
 
-    def stretches(self, count: SupportsIndex) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """All records in their order, read so many at once; the last ones of a file are fewer. It is not shuffled.
+    def stretches(self, count: SupportsIndex, *, start: SupportsIndex = 0) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """Records in their order, read so many at once; the last ones of a file are fewer. It is not shuffled.
 
         Args:
             count: records at once, at least 1.
+            start: the first one.
 
         Example:
             >>> data = headrace.open(stream, sequence_length=6)
             >>> [len(part["tokens"]) for part in data.stretches(8)]
             [8, 4]
+            >>> [len(part["tokens"]) for part in data.stretches(8, start=3)]
+            [8, 1]
         """
-        return stretches(self._records, as_int(count, "count", least=1))
+        begin = as_int(start, "start", least=0)
+        return stretches(self._records, as_int(count, "count", least=1), begin)
 
     def __repr__(self) -> str:
         return (

@@ -16,8 +16,8 @@ from headrace.cli._common import (
 )
 from headrace.media import File, Image, Tiff
 from headrace.prepare import Graph, optimize
-from headrace.prepare.arguments import local_folder
 from headrace.prepare.record_copying import KINDS, copy_records
+from headrace.prepare.target import Target
 
 __all__ = ["run"]
 
@@ -49,6 +49,7 @@ def run(
     how: dict[str, Any] = {"serializers": kinds, "decode": False}
     cut: dict[str, Any] = {"stored_dtype": stored_dtype, "sequence_length": sequence_length}
     dataset = open_samples(urls, storage_option, format, **how, **cut)
+    options = storage_options(output_option, "--output-option") or None
     left_out: list[str] = []
     if to in KINDS:
         _refuse(
@@ -57,19 +58,18 @@ def run(
                 "--chunk-size": chunk_size,
                 "--compression": compression,
                 "--workers": workers,
-                "--no-resume": None if resume else True,
-                "--output-option": output_option,
             },
         )
         made, left_out = copy_records(
             dataset,
-            local_folder(output, "output"),
+            Target(output, options),
             kind=to,
             columns=column,
             keep=keep,
             dtype=dtype,
             shard_bytes=chunk_bytes or "1GiB",
             mode=cast("Any", mode),
+            resume=resume,
             progress=True,
         )
     else:
@@ -88,7 +88,7 @@ def run(
             num_workers=workers,
             keep_data_ordered=True,
             resume=resume,
-            output_options=storage_options(output_option, "--output-option") or None,
+            output_options=options,
             verbose=False,
         )
     report: dict[str, Any] = {

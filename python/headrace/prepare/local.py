@@ -12,7 +12,7 @@ from headrace._files import Store
 from .durable import sync
 from .output import Output
 from .placing import Place
-from .writing import Entry, Layout
+from .writing import Catalog, Entry
 
 __all__ = ["WORK", "LocalOutput"]
 
@@ -28,7 +28,7 @@ class LocalOutput(Output):
         self._made = not folder.exists()
         super().__init__(folder, folder / WORK)
 
-    def finished(self, layout: Layout, entry: Entry) -> None:
+    def finished(self, catalog: Catalog, entry: Entry) -> None:
         """See `Output.finished`: chunks wait until all of them are."""
 
     def stage(self, source: Path, name: str) -> None:
@@ -88,7 +88,7 @@ class LocalOutput(Output):
         """See `Output.remove`."""
         (self._folder / name).unlink(missing_ok=True)
 
-    def reveal(self, layout: Layout, entries: Sequence[Entry]) -> None:
+    def reveal(self, catalog: Catalog, entries: Sequence[Entry]) -> None:
         """See `Output.reveal`."""
         for entry in entries:
             staged = self.chunks / entry["name"]

@@ -25,7 +25,8 @@ from headrace.errors import DataError, StateMismatch, StoreError
 from .durable import kept, put_whole, store_error, sync
 from .lines import Lines
 from .placing import Place
-from .writing import Entry, Existing, Layout
+from .record_shards import files_of
+from .writing import Catalog, Entry, Existing
 
 __all__ = ["INDEX", "JOURNAL", "Mode", "Output", "read_json"]
 
@@ -98,7 +99,7 @@ class Output(ABC):
 
     # What is there
 
-    def existing(self, layout: Layout, mode: Mode | None) -> tuple[Existing, list[str]]:
+    def existing(self, catalog: Catalog, mode: Mode | None) -> tuple[Existing, list[str]]:
         """The dataset that is to be added to, and the files that are to go.
 
         Raises:
@@ -112,25 +113,25 @@ class Output(ABC):
         visible = [name for name in self.visible() if name != "_headrace"]
         listed = self._listed()
         if mode == "overwrite":
-            self._refuse_strangers(layout, listed, visible)
+            self._refuse_strangers(catalog, listed, visible)
             return nothing, listed
-        index = self.read(layout.index_name)
+        index = self.read(catalog.index_name)
         if index is None:
             if visible:
                 raise ValueError(
-                    f"{self.folder}: expected a dataset of {layout.format} with its {layout.index_name}, "
+                    f"{self.folder}: expected a dataset of {catalog.format} with its {catalog.index_name}, "
                     f"found {', '.join(visible[:3])}"
                 )
             return nothing, []
-        existing = layout.read(index, self.files())
+        existing = catalog.read(index, self.files())
         names = [entry["name"] for entry in existing.entries]
         for entry in existing.entries:
             if self.size(entry["name"]) != entry["bytes"]:
                 raise DataError(
-                    f"{self.folder}/{entry['name']}: expected {entry['bytes']} bytes as {layout.index_name} says, "
+                    f"{self.folder}/{entry['name']}: expected {entry['bytes']} bytes as {catalog.index_name} says, "
                     "found another file or none"
                 )
-        self._refuse_strangers(layout, names, visible)
+        self._refuse_strangers(catalog, names, visible)
         return existing, []
 
     def expect_empty(self) -> dict[str, Any]:
@@ -147,27 +148,27 @@ class Output(ABC):
             )
         return {}
 
-    def base(self, layout: Layout) -> int:
+    def base(self, catalog: Catalog) -> int:
         """The first number that no chunk in the place has, nor any that an index there lists."""
-        pattern = re.compile(layout.pattern)
+        pattern = re.compile(catalog.pattern)
         names = [*self.visible(), *self._listed()]
         numbers = [int(found.group(1)) for name in names if (found := pattern.fullmatch(name))]
         return max(numbers, default=-1) + 1
 
     # A run
 
-    def expect_unchanged(self, layout: Layout, found: str | None, index: bytes | None = None) -> None:
+    def expect_unchanged(self, catalog: Catalog, found: str | None, index: bytes | None = None) -> None:
         """Refuses a place where a dataset was made meanwhile.
 
         Args:
-            layout: of the format.
+            catalog: of the format.
             found: what `mark` gave before.
             index: of a dataset that may be there too.
 
         Raises:
             StateMismatch: if there is another one.
         """
-        if self.mark(layout) != found and (index is None or self.read(layout.index_name) != index):
+        if self.mark(catalog) != found and (index is None or self.read(catalog.index_name) != index):
             raise self.changed()
 
     def changed(self) -> StateMismatch:
@@ -178,7 +179,7 @@ class Output(ABC):
         )
 
     @abstractmethod
-    def finished(self, layout: Layout, entry: Entry) -> None:
+    def finished(self, catalog: Catalog, entry: Entry) -> None:
         """Says that a chunk is whole, and noted.
 
         Raises:
@@ -209,12 +210,12 @@ class Output(ABC):
     # The end
 
     def publish(
-        self, layout: Layout, entries: Sequence[Entry], index: bytes, gone: Sequence[str], found: str | None
+        self, catalog: Catalog, entries: Sequence[Entry], index: bytes, gone: Sequence[str], found: str | None
     ) -> None:
         """Makes chunks visible, then the index, and removes the files that are to go. Can be done again after a kill.
 
         Args:
-            layout: of the format.
+            catalog: of the format.
             entries: chunks of the run.
             index: of the dataset.
             gone: names of files that are to go.
@@ -225,12 +226,12 @@ class Output(ABC):
             StateMismatch: if another run made a dataset there meanwhile.
         """
         try:
-            self.reveal(layout, entries)
-            self.expect_unchanged(layout, found, index)
+            self.reveal(catalog, entries)
+            self.expect_unchanged(catalog, found, index)
             for other in (INDEX, _MANIFEST):
-                if gone and other != layout.index_name:
+                if gone and other != catalog.index_name:
                     self.remove(other)
-            self.write_index(layout, index, found)
+            self.write_index(catalog, index, found)
             for name in gone:
                 self.remove(name)
         except StoreError as error:
@@ -286,28 +287,28 @@ class Output(ABC):
     def write(self, name: str, data: bytes) -> None:
         """Writes a small file there, whole or not at all."""
 
-    def write_index(self, layout: Layout, index: bytes, found: str | None) -> None:
+    def write_index(self, catalog: Catalog, index: bytes, found: str | None) -> None:
         """Writes the index in the place of the one that was there when the run began.
 
         Args:
-            layout: of the format.
+            catalog: of the format.
             index: of the dataset.
             found: what `mark` gave then.
 
         Raises:
             StateMismatch: if another run made a dataset there meanwhile.
         """
-        self.write(layout.index_name, index)
+        self.write(catalog.index_name, index)
 
     @abstractmethod
     def remove(self, name: str) -> None:
         """Removes a file there, if there is one."""
 
     @abstractmethod
-    def reveal(self, layout: Layout, entries: Sequence[Entry]) -> None:
+    def reveal(self, catalog: Catalog, entries: Sequence[Entry]) -> None:
         """Brings chunks there that are not there yet."""
 
-    def mark(self, layout: Layout) -> str | None:
+    def mark(self, catalog: Catalog) -> str | None:
         """What tells the dataset that is there from another one, where a second run could make one in between."""
         return None
 
@@ -352,9 +353,9 @@ class Output(ABC):
             names += _names(_index(data, f"{self.folder}/{name}"))
         return [name for name in dict.fromkeys(names) if os.sep not in name and name not in ("", ".", "..")]
 
-    def _refuse_strangers(self, layout: Layout, listed: Sequence[str], visible: Sequence[str]) -> None:
+    def _refuse_strangers(self, catalog: Catalog, listed: Sequence[str], visible: Sequence[str]) -> None:
         """Refuses files that are in no index and would become part of a dataset that has none of its own."""
-        if layout.index_name != _MANIFEST:
+        if catalog.index_name != _MANIFEST:
             return
         if strangers := [name for name in visible if name not in listed and name != INDEX]:
             raise ValueError(
@@ -383,9 +384,10 @@ def _index(data: bytes, where: str) -> dict[str, Any]:
 
 
 def _names(index: Mapping[str, Any]) -> list[str]:
-    """Names of files in an index of LitData, MDS, or our own."""
+    """Names of files in an index of LitData, MDS, records, or our own."""
     found: list[str] = [str(chunk.get("filename", "")) for chunk in index.get("chunks", [])]
     for shard in index.get("shards", []):
+        found += files_of(shard)
         for part in ("raw_data", "zip_data", "raw_meta", "zip_meta"):
             if isinstance(file := shard.get(part), dict):
                 found.append(str(file.get("basename", "")))  # pyright: ignore

@@ -5,9 +5,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from headrace.formats.records.store import dtype_of
-
-from .record_shards import INDEX, files_of, lock, read_index, unlock
+from .record_catalog import sizes_of
+from .record_shards import INDEX, lock, read_index, unlock
 
 __all__ = ["hold_parts", "parts_of", "whole_of"]
 
@@ -32,7 +31,7 @@ def hold_parts(folder: Path, held: ExitStack) -> None:
         held.callback(unlock, lock(folder, name), folder / name)
 
 
-def whole_of(folder: Path, parts: Sequence[Path]) -> tuple[list[tuple[str, int | None, int | None]], dict[str, Any]]:
+def whole_of(folder: Path, parts: Sequence[Path]) -> tuple[list[tuple[str, int, int | None]], dict[str, Any]]:
     """The index of all parts, behind what the folder's own index lists already.
 
     Returns:
@@ -51,16 +50,4 @@ def whole_of(folder: Path, parts: Sequence[Path]) -> tuple[list[tuple[str, int |
             if index[key] != whole[key]:
                 raise TypeError(f"{path}: expected {key} {whole[key]!r} as in {first.name}, found {index[key]!r}")
         whole["shards"] += [shard for shard in index["shards"] if shard["name"] not in known]
-    return [file for shard in whole["shards"] for file in _files(whole, shard)], whole
-
-
-def _files(index: dict[str, Any], shard: dict[str, Any]) -> list[tuple[str, int | None, int | None]]:
-    records = shard["records"] * dtype_of(index["dtype"]).itemsize
-    meta = 0 if index["meta"] is None else dtype_of(index["meta"]).itemsize
-    count = shard.get("documents", 0)
-    samples = count if index["kind"] == "documents" else shard["records"]
-    sizes = (records, 8 * count, meta * count)
-    return [
-        (name, size, samples if name == shard["name"] else None)
-        for name, size in zip(files_of(shard), sizes, strict=False)
-    ]
+    return [file for shard in whole["shards"] for file in sizes_of(whole, shard)], whole

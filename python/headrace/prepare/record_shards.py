@@ -7,17 +7,29 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import DataError, StoreError
-from headrace.formats.records.store import VERSION, is_records
+from headrace.formats.records.store import INDEX_FORMAT, VERSION, descr_of, is_records
 
 from .durable import sync
 
-__all__ = ["INDEX", "OpenShard", "files_of", "is_locked", "lock", "read_index", "unlock", "write_index"]
+__all__ = [
+    "INDEX",
+    "OpenShard",
+    "expect_alike",
+    "files_of",
+    "head_of",
+    "is_locked",
+    "lock",
+    "parsed_index",
+    "read_index",
+    "unlock",
+    "write_index",
+]
 
 INDEX: Final = "index.json"
 _KEYS = ("kind", "dtype", "documents", "meta", "shards")
@@ -182,22 +194,57 @@ class _Aside:
         self._path.unlink(missing_ok=True)
 
 
+def head_of(
+    kind: Literal["stream", "documents"], dtype: np.dtype[Any], documents: bool, meta: np.dtype[Any] | None
+) -> dict[str, Any]:
+    """What an index says of all shards."""
+    return {
+        "format": INDEX_FORMAT,
+        "version": VERSION,
+        "kind": kind,
+        "dtype": descr_of(dtype),
+        "documents": documents,
+        "meta": None if meta is None else descr_of(meta),
+    }
+
+
+def expect_alike(where: Path | str, index: Mapping[str, Any], head: Mapping[str, Any]) -> None:
+    """Refuses a store of other records than those that are to be added to it.
+
+    Args:
+        where: its index lies.
+        index: that one.
+        head: `head_of` what is to be added.
+
+    Raises:
+        ValueError: if they differ; says in what.
+    """
+    for key, value in head.items():
+        if index[key] != value:
+            raise ValueError(f"{where}: expected {key} {value!r} to add to it, found {index[key]!r}")
+
+
 def read_index(path: Path) -> dict[str, Any]:
-    """The index of a store.
+    """The index of a store; see `parsed_index`."""
+    return parsed_index(path.read_bytes(), path)
+
+
+def parsed_index(data: bytes, where: Path | str) -> dict[str, Any]:
+    """The index of a store, as its file has it.
 
     Raises:
         DataError: if it is none.
     """
     try:
-        index: Any = json.loads(path.read_bytes())
+        index: Any = json.loads(data)
     except ValueError as error:
-        raise DataError(f"{path}: expected the index of a store of records: {error}") from None
+        raise DataError(f"{where}: expected the index of a store of records: {error}") from None
     if not isinstance(index, dict) or not is_records(found := cast("dict[str, Any]", index)):
-        raise DataError(f"{path}: expected the index of a store of records, found something else")
+        raise DataError(f"{where}: expected the index of a store of records, found something else")
     if found.get("version") != VERSION:
-        raise DataError(f"{path}: expected version {VERSION}, found {found.get('version')!r}")
+        raise DataError(f"{where}: expected version {VERSION}, found {found.get('version')!r}")
     if missing := [key for key in _KEYS if key not in found]:
-        raise DataError(f"{path}: expected an index with {missing[0]!r}, found none")
+        raise DataError(f"{where}: expected an index with {missing[0]!r}, found none")
     return found
 
 

@@ -9,7 +9,6 @@ import threading
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
 
@@ -18,10 +17,20 @@ import numpy as np
 from headrace._units import as_int, parse_bytes
 from headrace.errors import DataError, StoreError
 from headrace.formats.records.layout import fields_of
-from headrace.formats.records.store import INDEX_FORMAT, VERSION, descr_of
 
 from .arguments import check_choice, local_folder
-from .record_shards import INDEX, OpenShard, files_of, is_locked, lock, read_index, unlock, write_index
+from .record_shards import (
+    INDEX,
+    OpenShard,
+    expect_alike,
+    files_of,
+    head_of,
+    is_locked,
+    lock,
+    read_index,
+    unlock,
+    write_index,
+)
 from .record_values import as_array, fitting, record_type, rows_of
 
 __all__ = ["DocumentWriter", "StreamWriter"]
@@ -110,11 +119,12 @@ class _Writer:
             )
         if not path.exists():
             if mode == "append" and (self._folder / INDEX).exists():
-                self._expect_alike(self._folder / INDEX)
+                expect_alike(self._folder / INDEX, read_index(self._folder / INDEX), self._head())
             return
+        index = read_index(path)
         if mode == "append":
-            self._expect_alike(path)
-        self._listed = list(read_index(path)["shards"])
+            expect_alike(path, index, self._head())
+        self._listed = list(index["shards"])
         self._found = len(self._listed)
         if mode == "overwrite":
             self._replaced = list(self._listed)
@@ -125,21 +135,8 @@ class _Writer:
                     raise DataError(f"{self._folder / file}: expected this file as {path} says, found none")
         self._entries = list(self._listed)
 
-    def _expect_alike(self, path: Path) -> None:
-        index = read_index(path)
-        for key, value in self._head().items():
-            if index[key] != value:
-                raise ValueError(f"{path}: expected {key} {value!r} to add to it, found {index[key]!r}")
-
     def _head(self) -> dict[str, Any]:
-        return {
-            "format": INDEX_FORMAT,
-            "version": VERSION,
-            "kind": self._kind,
-            "dtype": descr_of(self._dtype),
-            "documents": self._documents,
-            "meta": None if self._meta is None else descr_of(self._meta),
-        }
+        return head_of(self._kind, self._dtype, self._documents, self._meta)
 
     @property
     def records(self) -> int:
@@ -239,9 +236,7 @@ class _Writer:
         if self._is_over:
             return
         with self._writing():
-            if self._open is not None:
-                self._open.drop()
-                self._open = None
+            self._drop_open()
             before = 0 if self._overwrites or self._found is None else self._found
             written, self._entries = self._entries[before:], self._entries[:before]
             if not self._overwrites:
@@ -251,6 +246,29 @@ class _Writer:
                     self._write_index()
             self._remove(written)
             self._unlock()
+
+    def abandon(self) -> None:
+        """Closes it as a kill would: the shard that is being written is lost, those that were finished stay.
+
+        With ``mode="append"`` another writer goes on behind these. Does nothing to a writer that is closed.
+
+        Example:
+            >>> with headrace.StreamWriter(folder / "left", "uint16", shard_bytes=4) as writer:
+            ...     writer.write([1, 2, 3])
+            ...     writer.abandon()
+            >>> len(headrace.open(folder / "left"))
+            2
+        """
+        if self._is_over:
+            return
+        with self._writing():
+            self._drop_open()
+            self._unlock()
+
+    def _drop_open(self) -> None:
+        if self._open is not None:
+            self._open.drop()
+            self._open = None
 
     @property
     def _is_over(self) -> bool:
@@ -285,8 +303,7 @@ class _Writer:
                 stacklevel=2,
                 source=self,
             )
-            if self._open is not None:
-                self._open.drop()
+            self._drop_open()
             self._unlock()
 
 

@@ -18,7 +18,7 @@ from .lease import Lease
 from .output import INDEX, Output
 from .placing import Place, StorePlace
 from .uploading import Uploads
-from .writing import Entry, Layout
+from .writing import Catalog, Entry
 
 __all__ = ["RemoteOutput"]
 
@@ -58,9 +58,9 @@ class RemoteOutput(Output):
         self._uploads.forget(self._listed())
         self._listing = None
 
-    def finished(self, layout: Layout, entry: Entry) -> None:
+    def finished(self, catalog: Catalog, entry: Entry) -> None:
         """See `Output.finished`."""
-        if layout.index_name != INDEX:
+        if catalog.index_name != INDEX:
             return
         try:
             self._uploads.add(entry["name"])
@@ -115,9 +115,9 @@ class RemoteOutput(Output):
         """See `Output.write`."""
         self._store.put(name, data)
 
-    def write_index(self, layout: Layout, index: bytes, found: str | None) -> None:
+    def write_index(self, catalog: Catalog, index: bytes, found: str | None) -> None:
         """See `Output.write_index`: in one step with the look at what is there."""
-        name = layout.index_name
+        name = catalog.index_name
         if found == "" or len(index) > _STEP_BYTES:
             self.write(name, index)
             return
@@ -136,16 +136,16 @@ class RemoteOutput(Output):
         """See `Output.remove`."""
         self._store.delete(name)
 
-    def reveal(self, layout: Layout, entries: Sequence[Entry]) -> None:
+    def reveal(self, catalog: Catalog, entries: Sequence[Entry]) -> None:
         """See `Output.reveal`."""
         self._uploads.finish(entries)
         # Nobody else may have begun meanwhile.
         self._lease.check()
 
-    def mark(self, layout: Layout) -> str | None:
+    def mark(self, catalog: Catalog) -> str | None:
         """See `Output.mark`: the version of its index."""
         try:
-            return self._store.head(layout.index_name).version
+            return self._store.head(catalog.index_name).version
         except MissingError:
             return None
 

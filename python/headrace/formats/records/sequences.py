@@ -118,8 +118,8 @@ class SequenceChunk(Chunk):
         return {name: value[:, 0] for name, value in found.items()} if source.length is None else found
 
 
-def stretches(records: Records, count: int) -> Iterator[dict[str, npt.NDArray[Any]]]:
-    """All records in their order, read so many at once; the last ones of a shard are fewer.
+def stretches(records: Records, count: int, start: int) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """All records from one on, in their order, read so many at once; the last ones of a shard are fewer.
 
     Raises:
         DataError: if a file changed, or its bytes are not those of its digest and that was asked for.
@@ -128,9 +128,12 @@ def stretches(records: Records, count: int) -> Iterator[dict[str, npt.NDArray[An
     source = SequenceSource(records, length=None)
     place = np.zeros(1, np.int64)
     for chunk, shard in enumerate(records.shards):
+        begin, start = start, max(0, start - shard.records)
+        if begin >= shard.records:
+            continue
         records.verify(chunk)
         files = [open_file(records.store, shard.file)]
-        for first in range(0, shard.records, count):
+        for first in range(begin, shard.records, count):
             width = min(count, shard.records - first)
             values = read_rows(source, [shard], files, place, np.array([first], np.int64), width)
             yield {name: value[0] for name, value in values.items()}

@@ -1,8 +1,20 @@
 """Formats that are written: an `Encoder` and a `Layout` for each, by its name."""
 
-from .base import Encoder, Entry, Existing, Layout, Options, Piece, Stored
+from .base import Catalog, Encoder, Entry, Existing, Layout, Options, Piece, Stored
 
-__all__ = ["FORMATS", "Encoder", "Entry", "Existing", "Layout", "Options", "Piece", "Stored", "encoder", "layout"]
+__all__ = [
+    "FORMATS",
+    "Catalog",
+    "Encoder",
+    "Entry",
+    "Existing",
+    "Layout",
+    "Options",
+    "Piece",
+    "Stored",
+    "encoder",
+    "layout",
+]
 
 FORMATS = ("litdata", "mds", "parquet", "arrow")
 

@@ -18,6 +18,7 @@ from headrace._files import Store
 from headrace.encryption import Encryption
 
 __all__ = [
+    "Catalog",
     "Encoder",
     "Entry",
     "Existing",
@@ -133,29 +134,14 @@ class Encoder(ABC):
         """The bytes of all samples since the last time."""
 
 
-class Layout(ABC):
-    """How a format's files look: a chunk's, and the index that makes a dataset of them."""
+class Catalog(ABC):
+    """What makes a dataset of files: the index that lists them."""
 
     format: str
     index_name: str
     """The file that lists the chunks, below the dataset's folder."""
     pattern: str
     """A regular expression of chunks' names, whose first group is the number that new ones must not have."""
-    most_bytes: int
-    """The largest chunk that the format can hold, in the bytes that samples count for."""
-
-    @abstractmethod
-    def name(self, base: int, number: int) -> str:
-        """The file of a chunk of a run.
-
-        Args:
-            base: the first number that no file in the folder has.
-            number: of the chunk, from 0.
-        """
-
-    @abstractmethod
-    def write(self, path: Path, name: str, pieces: Sequence[Piece], schema: str | None) -> Entry:
-        """Writes a chunk, whose name will be `name`; gives what the index says of it."""
 
     @abstractmethod
     def index(self, entries: Sequence[Entry], schema: str | None) -> bytes:
@@ -173,6 +159,26 @@ class Layout(ABC):
             DataError: if the index is damaged.
             ValueError: if samples cannot be added to it.
         """
+
+
+class Layout(Catalog):
+    """How a format's files look: a chunk's, and the index that makes a dataset of them."""
+
+    most_bytes: int
+    """The largest chunk that the format can hold, in the bytes that samples count for."""
+
+    @abstractmethod
+    def name(self, base: int, number: int) -> str:
+        """The file of a chunk of a run.
+
+        Args:
+            base: the first number that no file in the folder has.
+            number: of the chunk, from 0.
+        """
+
+    @abstractmethod
+    def write(self, path: Path, name: str, pieces: Sequence[Piece], schema: str | None) -> Entry:
+        """Writes a chunk, whose name will be `name`; gives what the index says of it."""
 
     def renamed(self, entry: Entry, name: str) -> Entry:
         """What the index says of the same chunk in a file of another name."""
