@@ -96,5 +96,3 @@ def test_an_unfinished_run_is_forgotten_if_that_is_said(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, arguments)
     assert (done.exit_code, "has an unfinished run with other arguments" in done.stderr) == (2, True)
     assert convert(*arguments[1:], "--no-resume")["samples"] == 9
-    done = CliRunner().invoke(app, [*arguments[:-1], "documents", "--no-resume"])
-    assert (done.exit_code, "--no-resume is not for --format documents" in done.stderr) == (2, True)

@@ -31,7 +31,7 @@ def hold_parts(folder: Path, held: ExitStack) -> None:
         held.callback(unlock, lock(folder, name), folder / name)
 
 
-def whole_of(folder: Path, parts: Sequence[Path]) -> tuple[list[tuple[str, int, int | None]], dict[str, Any]]:
+def whole_of(folder: Path, parts: Sequence[Path]) -> tuple[list[tuple[str, int | None, int | None]], dict[str, Any]]:
     """The index of all parts, behind what the folder's own index lists already.
 
     Returns:
