@@ -15,6 +15,7 @@ from headrace.state import ORDER, SCHEMA
 
 from . import mixture_state as states
 from .counted import Position
+from .mixture_changes import rules
 from .mixture_weights import Weighting, largest_shares, phases
 from .packed_run import position_of
 from .run_arguments import RunArguments, RunResources, choose
@@ -146,7 +147,7 @@ class Run:
             for part, given in zip(self.parts, self.progress(position.row), strict=True)
         ]
         weights = [weighting.state() for weighting in self.weights]
-        pipeline = states.pipeline(self.dataset) | {"weights": weights}
+        pipeline = rules(self.dataset) | {"weights": weights}
         return dict(self.fixed) | position.state(self.fixed["changes"]) | {"pipeline": pipeline, "sources": sources}
 
 
