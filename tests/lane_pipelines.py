@@ -147,6 +147,7 @@ def reference_of(
         window=None,
         epochs=epochs,
         pad=pad,
+        skips=False,
         steps=_core.Steps([(0, 0, lanes)]),
     )
     plan = DocumentPlan(data.pipeline, setup)

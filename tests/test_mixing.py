@@ -57,8 +57,16 @@ def test_weights_that_are_none(packed: hr.PackedDataset, weights: tuple[float, f
             ValueError,
             "must be alike: columns is .* for source 'a' and {} for source 'b'",
         ),
-        ({"sources": {"a": ("table", 1)}, "on_exhausted": "stop"}, ValueError, "on_exhausted='stop' needs packed"),
-        ({"sources": {"a": ("table", 1)}, "max_epochs": {"a": 1}}, ValueError, r"max_epochs=\{'a': 1\} needs packed"),
+        (
+            {"sources": {"a": ("packed", 1), "b": ("rows", 1)}, "on_exhausted": "stop"},
+            ValueError,
+            "on_exhausted='stop' needs sources whose rows are counted: only reading tells where source 'a' ends",
+        ),
+        (
+            {"sources": {"a": ("packed", 1), "b": ("rows", 1)}, "max_epochs": {"b": 1}},
+            ValueError,
+            r"max_epochs=\{'b': 1\} needs sources whose rows are counted: only reading tells where source 'b' ends",
+        ),
         ({"sources": {"a": ("packed", 1), "b": "packed"}}, ValueError, "source 'b' has no weight"),
         ({"sources": {"a": "packed"}}, ValueError, "weights are missing"),
         ({"schedule": {0: {"a": 1}}}, ValueError, "a schedule from 0 on says all weights"),
@@ -80,7 +88,8 @@ def test_weights_that_are_none(packed: hr.PackedDataset, weights: tuple[float, f
 def test_arguments_that_do_not_fit(
     corpus: Corpus, packed: hr.PackedDataset, arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    known = {"packed": packed, "table": hr.open(corpus.folder)}
+    table = hr.open(corpus.folder)
+    known = {"packed": packed, "table": table, "rows": table.select(["tokens"]).pack(8)}
 
     def real(source: Any) -> Any:
         if isinstance(source, tuple):

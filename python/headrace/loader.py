@@ -406,9 +406,9 @@ def _driver(dataset: Any, arguments: Arguments) -> Driver:
         return SampleDriver.of(dataset, arguments)
     if isinstance(dataset, DynamicDataset | MixDataset):
         from .loading.lanes.driver import LaneDriver
-        from .loading.lanes.plans import has_rows, plan_of
+        from .loading.lanes.plans import has_rows, planner_of
 
-        return LaneDriver.of(dataset, plan_of(dataset), arguments, packed=has_rows(dataset))
+        return LaneDriver.of(dataset, planner_of(dataset), arguments, packed=has_rows(dataset))
     if isinstance(dataset, Dataset):
         raise TypeError(f"expected packed tokens, a mixture or samples, got {dataset!r}")
     if isinstance(dataset, str | bytes | os.PathLike):

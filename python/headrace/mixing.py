@@ -11,9 +11,9 @@ from ._base import Dataset
 from ._units import as_int
 from .dataset import PackedDataset
 from .samples.dataset import SampleDataset
-from .samples.dynamic import DynamicDataset
+from .samples.dynamic import DocumentPipeline, DynamicDataset
 
-__all__ = ["MixDataset", "WeightSchedule", "mix"]
+__all__ = ["MixDataset", "Mixable", "WeightSchedule", "documents_of", "is_empty", "mix"]
 
 Weights = Mapping[str, float]
 """The weight of each source, by its name."""
@@ -78,6 +78,18 @@ def _normal(weights: Weights) -> dict[str, float]:
     scaled = {name: weight / largest for name, weight in weights.items()}
     total = math.fsum(scaled.values())
     return {name: weight / total for name, weight in scaled.items()}
+
+
+def documents_of(dataset: Mixable) -> DocumentPipeline:
+    """What a source is made of where its rows come lane by lane."""
+    if isinstance(dataset, SampleDataset):
+        return DocumentPipeline(dataset.pipeline)
+    return dataset.pipeline if isinstance(dataset, DynamicDataset) else dataset.documents
+
+
+def is_empty(dataset: Mixable) -> bool:
+    """Whether a source is known to have no row."""
+    return not (dataset.weight if isinstance(dataset, PackedDataset) else len(documents_of(dataset).base))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +174,8 @@ def mix(
 
     The sources are packed datasets, samples, or what `flat_map`, `batch_map` and `pack` make of these. Rows of packed
     datasets alone are counted. In any other mixture all rows come lane by lane: those of a packed dataset are then what
-    ``data.select([column]).pack(...)`` gives. Only reading tells where such sources end, so they repeat.
+    ``data.select([column]).pack(...)`` gives. Where samples end is known if each stored one
+    is a row; where other sources of such a mixture end only reading tells, so they repeat.
 
     One row of each lane is always within one row of the weights, and so is each batch of as many rows as there are
     lanes, which is the default. Each lane is within 8 rows of them for a million of its rows. "Mixtures" in
@@ -206,9 +219,9 @@ def mix(
     )
     if mixed.packed:
         _check_alike(mixed.packed)
-        _check_filled(mixed, mixed.packed)
     else:
-        _check_endless(mixed)
+        _check_lanes(mixed)
+    _check_filled(mixed)
     return mixed
 
 
@@ -320,27 +333,32 @@ def _row(dataset: PackedDataset) -> dict[str, Any]:
     return vars(packing) | {"dtype": "int64" if packing.wide else "int32"}
 
 
-def _check_endless(mixed: MixDataset) -> None:
-    """Refuses ends that nobody would know of, and rows that do not fit into one array."""
+def _check_lanes(mixed: MixDataset) -> None:
+    """Refuses rows that do not fit into one array, and ends that nobody would know of."""
     from .loading.lanes.mixture import check_alike
 
     check_alike(mixed)
-    if mixed.on_exhausted != "repeat" or mixed.max_epochs:
-        given = f"max_epochs={dict(mixed.max_epochs)}" if mixed.max_epochs else f"on_exhausted={mixed.on_exhausted!r}"
-        raise ValueError(
-            f"{given} needs packed datasets, whose rows are counted: only reading tells where source "
-            f"{mixed.names[0]!r} ends\nhint: stop after a number of steps"
-        )
-
-
-def _check_filled(mixed: MixDataset, sources: Mapping[str, PackedDataset]) -> None:
-    """Refuses sources without a token that are to give rows."""
-    for name, dataset in sources.items():
-        drawn = any(weights[name] > 0 for weights in mixed.weights.points.values())
-        if dataset.weight == 0 and drawn and mixed.on_exhausted != "drop":
+    for name, dataset in mixed.sources.items():
+        if mixed.passes(name) is not None and not documents_of(dataset).is_counted:
+            given = f"max_epochs={dict(mixed.max_epochs)}" if name in mixed.max_epochs else ""
             raise ValueError(
-                f"source {name!r} holds no token\n"
+                f"{given or f'on_exhausted={mixed.on_exhausted!r}'} needs sources whose rows are counted: only reading "
+                f"tells where source {name!r} ends\n"
+                "hint: counted are packed datasets alone, and samples without filter, flat_map, batch_map and pack\n"
+                'hint: other sources repeat, with on_exhausted="repeat" and no max_epochs: stop after some steps'
+            )
+
+
+def _check_filled(mixed: MixDataset) -> None:
+    """Refuses sources without a row that are to give some."""
+    what = "token" if mixed.packed else "sample"
+    empty = [name for name, dataset in mixed.sources.items() if is_empty(dataset)]
+    for name in empty:
+        drawn = any(weights[name] > 0 for weights in mixed.weights.points.values())
+        if drawn and mixed.on_exhausted != "drop":
+            raise ValueError(
+                f"source {name!r} holds no {what}\n"
                 'hint: a weight of 0 leaves it out, and on_exhausted="drop" goes on without it'
             )
-    if not any(dataset.weight for dataset in sources.values()):
-        raise ValueError("the sources hold no token")
+    if len(empty) == len(mixed.sources):
+        raise ValueError(f"the sources hold no {what}")

@@ -16,7 +16,7 @@ from headrace.state import ORDER, SCHEMA
 from . import mixture_state as states
 from .counted import Position
 from .mixture_changes import rules
-from .mixture_weights import Weighting, largest_shares, phases
+from .mixture_weights import Weighting, check_enough, largest_shares, phases
 from .packed_run import position_of
 from .run_arguments import RunArguments, RunResources, choose
 from .schedule import check_divides
@@ -239,13 +239,7 @@ def _run(
         stop=dataset.on_exhausted == "stop",
     )
     run = Run(core, dataset, parts, *ranks, lanes, weights, fixed)
-    if core.rows is not None and core.rows < position.steps.batch_of(0):
-        short = ", ".join(f"{part.name!r} {part.limit}" for part in parts if part.limit is not None)
-        raise ValueError(
-            f"too little data: the mixture ends after {core.rows} rows; a global batch needs "
-            f"{position.steps.batch_of(0)}; rows of the sources: {short}\n"
-            "hint: a smaller global batch size or seq_len, or other weights, max_epochs or on_exhausted"
-        )
+    check_enough(core, position.steps, {part.name: part.limit for part in parts})
     run.check_row(position.row)
     return run
 

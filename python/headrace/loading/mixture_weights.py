@@ -7,7 +7,7 @@ from typing import Any
 from headrace import _core
 from headrace.mixing import WeightSchedule
 
-__all__ = ["Phase", "Weighting", "largest_shares", "phases"]
+__all__ = ["Phase", "Weighting", "check_enough", "largest_shares", "phases"]
 
 Phase = tuple[int, int, int, list[float]]
 """What holds from a round on: the round, its draw, rounds a draw, and the weights; see docs/order.md, "Mixtures"."""
@@ -39,6 +39,26 @@ def largest_shares(weighting: Weighting, names: Sequence[str]) -> list[int]:
         _core.weight_points([weights.get(name, 0.0) for name in names]) for _, weights in weighting.schedule.pieces()
     ]
     return [max(shares) for shares in zip(*pieces, strict=True)]
+
+
+def check_enough(core: _core.Mixture, steps: _core.Steps, limits: Mapping[str, int | None]) -> None:
+    """Refuses a mixture that ends before its first batch.
+
+    Args:
+        core: the mixture.
+        steps: of the run.
+        limits: the rows that each source has, by its name; None for no end.
+
+    Raises:
+        ValueError: saying how many rows there are.
+    """
+    if core.rows is not None and core.rows < steps.batch_of(0):
+        short = ", ".join(f"{name!r} {limit}" for name, limit in limits.items() if limit is not None)
+        raise ValueError(
+            f"too little data: the mixture ends after {core.rows} rows; a global batch needs {steps.batch_of(0)}; rows "
+            f"of the sources: {short}\n"
+            "hint: a smaller global batch size or seq_len, or other weights, max_epochs or on_exhausted"
+        )
 
 
 def phases(

@@ -51,6 +51,12 @@ class DocumentPipeline:
             levels[-1].append(stage)
         return tuple(map(tuple, levels))
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether each item is one row, as far as none is left out for an error."""
+        drops = self.base.filtered or any(isinstance(stage, Filter) or stage.many for stage in self.stages)
+        return self.packing is None and not drops
+
     def first_stage(self, level: int) -> int:
         """The number of a level's first stage."""
         return self.base.stages + sum(len(stages) for stages in self.levels[:level])

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace._changes import noted
 from headrace._traffic import Traffic
 from headrace.batch import Source
 from headrace.errors import DataError
@@ -26,6 +27,7 @@ from headrace.samples.order import LaneOrder, Order, PermutedOrder, SequentialOr
 from headrace.samples.pipeline import OnError
 
 from .buffers import LaneBuffer
+from .comparing import check_same
 from .items import LaneItems
 from .make import DocumentMaker, Group, Made, Run, Skipped, Task
 from .marks import check_mark, mark_from, mark_state
@@ -108,6 +110,13 @@ class DocumentPlan(LanePlan):
         """See `LanePlan.sources`."""
         return [origin.summary() for origin in self.documents.base.origins]
 
+    def adapted(self, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+        """See `LanePlan.adapted`."""
+        names = self.stages()
+        if check_same(self.pipeline(), self.sources(), names, state, strict=strict):
+            return noted(state, "functions", state["functions"], names)
+        return dict(state)
+
     def makers(self, *, memory: int, on_error: OnError) -> list[Maker]:
         """See `LanePlan.makers`."""
         return [DocumentMaker(self.documents, seed=self.setup.seed, on_error=on_error, memory=memory)]
@@ -174,7 +183,9 @@ class _DocumentSource(LaneSource):
             [] if packing is None else [packer_of(packing, mark, pad=plan.setup.pad) for mark in self._marks]
         )
         self._items = LaneItems(plan.order, plan.setup.lanes, lanes)
-        self._sizing = Sizing(len(lanes), plan.documents, resources.memory, resources.workers.count + _AHEAD)
+        self._sizing = Sizing(
+            len(lanes), plan.documents, resources.memory, resources.workers.count + _AHEAD, share=resources.share
+        )
         self._groups: deque[tuple[int, int, Group]] = deque()
         """Groups to be handed over: their level, and their lane's index."""
         self._issued: deque[Task] = deque()

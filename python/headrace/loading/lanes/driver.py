@@ -1,6 +1,6 @@
 """What feeds a loader over lanes: where the run stands, and the source that rows are taken from ahead of use."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -20,12 +20,14 @@ from headrace.state import State, check_state
 
 from . import run as runs
 from .feed import LaneFeed, Made
-from .source import LanePlan, LaneResources, LaneSource, Setup
+from .source import LaneResources, LaneSource, Planner
 from .workers import LaneWorkers
 
 __all__ = ["LaneDriver"]
 
 _MEANINGLESS = ("sampler", "batch_sampler", "generator", "allow_empty", "items_in_parallel")
+_OWN = ("pad", "skips")
+"""Arguments of lanes, which follow from others of the loader."""
 _MEANINGLESS_PACKED = (*_MEANINGLESS, "collate_fn", "pin_memory")
 
 
@@ -37,13 +39,13 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
     def __init__(
         self,
         dataset: Any,
-        make_plan: Callable[[Setup], LanePlan],
+        planner: Planner,
         given: runs.Given,
         resources: Resources,
         arguments: Arguments,
     ) -> None:
         super().__init__(dataset, given, arguments)
-        self._make_plan = make_plan
+        self._planner = planner
         self._resources = resources
         self._strict = True
         self._workers: LaneWorkers | None = None
@@ -52,14 +54,12 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
         """The latest, for what it counted."""
 
     @classmethod
-    def of(
-        cls, dataset: Any, make_plan: Callable[[Setup], LanePlan], arguments: Arguments, *, packed: bool
-    ) -> "LaneDriver":
+    def of(cls, dataset: Any, planner: Planner, arguments: Arguments, *, packed: bool) -> "LaneDriver":
         """The driver that a loader's arguments describe.
 
         Args:
             dataset: what is loaded.
-            make_plan: makes the plan of the dataset for a run.
+            planner: makes the plans of the dataset.
             arguments: of the loader.
             packed: whether rows are lines of arrays.
 
@@ -68,7 +68,9 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
             ValueError: if one cannot be used, or they do not go together.
         """
         arguments.refuse(cls.kind, _MEANINGLESS_PACKED if packed else _MEANINGLESS)
-        given = runs.Given(**vars(RunArguments.of(arguments)), pad=arguments.remainder == "pad")
+        given = runs.Given(
+            **vars(RunArguments.of(arguments)), pad=arguments.remainder == "pad", skips=arguments.on_error == "skip"
+        )
         resources = Resources(
             **vars(RunResources.of(arguments, fewest=0)),
             collate=arguments.collate_fn,
@@ -78,12 +80,12 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
             parallel=1,
             worker_type=arguments.worker_type,
         )
-        driver = cls(dataset, make_plan, given, resources, arguments)
+        driver = cls(dataset, planner, given, resources, arguments)
         driver.check()
         return driver
 
     def _start(self, world_size: int, rank: int, state: Mapping[str, Any] | None) -> tuple[runs.LaneRun, runs.Position]:
-        return runs.start(self._make_plan, self.given, world_size, rank, state, strict=self._strict)
+        return runs.start(self._planner, self.given, world_size, rank, state, strict=self._strict)
 
     def _on_other_ranks(
         self, run: runs.LaneRun, position: runs.Position, world_size: int, rank: int
@@ -115,20 +117,27 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
         return position.steps.batch_of(position.skipped.first_left(position.step))
 
     def length(self) -> int:
-        """Of no dynamic pipeline is it known.
+        """See `Driver.length`: known of mixtures that end where rows are counted. Steps passed over do not count.
 
         Raises:
-            TypeError: always.
+            TypeError: where only reading tells.
         """
+        return self._count(0)
+
+    def left(self, epoch: int) -> int:
+        """See `EpochDriver.left` and `length`."""
+        del epoch  # one that is known to end has one
+        return self._count(self.here()[1].step)
+
+    def _count(self, first: int) -> int:
+        run, position = self.here()
+        end = run.end(position)
+        if end is not None:
+            return position.skipped.left(first, end)
         raise TypeError(
             f"len(): how many batches {self.kind} gives only reading tells\n"
             "hint: estimated_len() of the dataset reads a sample; stop after a number of steps"
         )
-
-    def left(self, epoch: int) -> int:
-        """See `length`."""
-        del epoch
-        return self.length()
 
     # Going elsewhere
 
@@ -139,7 +148,7 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
         with self.exclusive():
             before, self._strict = self._strict, strict
             try:
-                self._resume(checked)
+                self._resume(self._planner.adapted(checked, strict=strict))
             except BaseException:
                 self._strict = before
                 raise
@@ -158,7 +167,7 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
         run, position = self.here()
         changed = replace(position, steps=position.steps.with_batch(position.step, rows))
         run.check_batches(changed)
-        plan = self._make_plan(replace(run.plan.setup, steps=changed.steps))
+        plan = self._planner.plan(replace(run.plan.setup, steps=changed.steps), run.fixed)
         self._change(replace(run, plan=plan), changed)
 
     def _change(self, run: runs.LaneRun, position: runs.Position, *, elsewhere: bool = False) -> None:
@@ -206,7 +215,7 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
 
     def settings(self) -> dict[str, Any]:
         """See `Driver.settings`."""
-        return {name: value for name, value in vars(self.given).items() if value is not None and name != "pad"}
+        return {name: value for name, value in vars(self.given).items() if value is not None and name not in _OWN}
 
     # Iterating
 

@@ -115,6 +115,7 @@ class _Lead:
         self._pin = pin_memory
         self._step = position.step
         self._ended = False
+        self._end = run.end(position)
         self._index = np.full(run.lanes, -1, dtype=np.int64)
         """int64, (lanes,): the index of each own lane."""
         self._index[run.own] = np.arange(len(run.own))
@@ -148,6 +149,9 @@ class _Lead:
 
     def _take(self, step: int) -> tuple[_Ints, Rows, bool]:
         """A step's rows of this rank: their numbers, the rows, and whether the run has ended before it."""
+        if self._end is not None and step >= self._end:
+            self._ended = True
+            return _NOTHING, Rows(self._run.plan.layout, 0), True
         run, steps, setup = self._run, self._position.steps, self._run.plan.setup
         ranks = (run.world_size, run.rank)
         numbers = rows_of_rank(run.lanes, steps.batch_of(step), steps.row_of(step), *ranks)

@@ -4,31 +4,34 @@ Which source a lane's next row is of depends on the number of that row alone (do
 state is that number, and the states of its lanes in the sources.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from itertools import accumulate
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
+from headrace._changes import noted
 from headrace.errors import StateMismatch
-from headrace.loading.mixture_weights import Weighting, phases
-from headrace.mixing import Mixable, MixDataset
-from headrace.samples.dataset import SampleDataset
-from headrace.samples.dynamic import DocumentPipeline, DynamicDataset
+from headrace.loading.mixture_changes import changed, check_kept, check_pipeline, is_count, rules
+from headrace.loading.mixture_changes import fields as fields_of
+from headrace.loading.mixture_weights import Weighting, check_enough, largest_shares, phases
+from headrace.mixing import MixDataset, documents_of, is_empty
 from headrace.samples.pipeline import OnError
 
+from .comparing import check_same
 from .documents import DocumentPlan, layout_of
-from .source import LanePlan, LaneResources, LaneSource, Layout, Maker, Rows, Setup
+from .mixture_source import MixtureSource
+from .source import LanePlan, LaneResources, LaneSource, Layout, Maker, Planner, Setup
 
-__all__ = ["MixturePlan", "check_alike", "documents_of"]
+__all__ = ["MixturePlan", "MixturePlanner", "check_alike"]
 
 _Ints = npt.NDArray[np.int64]
 
-_LISTED: Final = 100
-"""Documents that were left out of which `stats` tells the place."""
+_SAVED: Final = ("name", "limit", "pipeline", "functions", "sources")
+"""What a state says of a source."""
 
 
 def check_alike(dataset: MixDataset) -> None:
@@ -40,23 +43,79 @@ def check_alike(dataset: MixDataset) -> None:
     layouts = {name: layout_of(documents_of(one), pad=False) for name, one in dataset.sources.items()}
     (first, one), *others = layouts.items()
     for name, other in others:
-        for field in fields(Layout):
-            here, there = getattr(one, field.name), getattr(other, field.name)
+        for key in map(attrgetter("name"), fields(Layout)):
+            here, there = getattr(one, key), getattr(other, key)
             # A mask is made for all rows if one may hold padding.
-            if here != there and field.name != "loss_mask":
+            if here != there and key != "loss_mask":
                 raise ValueError(
-                    f"the rows of all sources must be alike: {field.name} is {here!r} for source {first!r} "
+                    f"the rows of all sources must be alike: {key} is {here!r} for source {first!r} "
                     f"and {there!r} for source {name!r}"
                 )
     if "source" in one.columns:
         raise ValueError(f"no column of source {first!r} must be named 'source', as the numbers of sources are")
 
 
-def documents_of(dataset: Mixable) -> DocumentPipeline:
-    """What a source of a mixture is made of, where its rows come lane by lane."""
-    if isinstance(dataset, SampleDataset):
-        return DocumentPipeline(dataset.pipeline)
-    return dataset.pipeline if isinstance(dataset, DynamicDataset) else dataset.documents
+class MixturePlanner(Planner):
+    """Plans of a mixture."""
+
+    def __init__(self, dataset: MixDataset) -> None:
+        self._dataset = dataset
+
+    def plan(self, setup: Setup, state: Mapping[str, Any] | None) -> LanePlan:
+        """See `Planner.plan`."""
+        return MixturePlan(self._dataset, setup, state)
+
+    def adapted(self, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+        """See `Planner.adapted`: weights may be others from here on, and sources may come and go."""
+        if state["pipeline"].get("mode") != "mixture":
+            raise StateMismatch(
+                "the pipeline is not that of the state: mode is 'mixture' here and "
+                f"{state['pipeline'].get('mode')!r} in the state\nhint: to start a new run, load no state"
+            )
+        names = [_checked_name(entry) for entry in state["sources"]]
+        check_pipeline(state["pipeline"], names)
+        check_kept(self._dataset, state, names)
+        changes = changed(self._dataset, state, names, strict=strict)
+        added = [name for name in self._dataset.names if name not in names]
+        if not added:
+            return changes
+        return changes | {
+            "sources": [*state["sources"], *({"name": name} for name in added)],
+            "lane_states": {lane: _with_more(one, len(added)) for lane, one in state["lane_states"].items()},
+        }
+
+
+def _checked_name(found: object) -> str:
+    """The name of a source of a state, if its form is right."""
+    entry = fields_of(found)
+    kinds: tuple[type[Any], ...] = (str, object, dict, list, list)
+    if set(entry) != set(_SAVED) or not all(map(isinstance, map(entry.get, _SAVED), kinds)):
+        raise StateMismatch(f"state: expected sources with {', '.join(_SAVED)}, found {found!r}")
+    if entry["limit"] is not None and not is_count(entry["limit"], 0):
+        raise StateMismatch(
+            f"state: expected 'limit' of source {entry['name']!r} to be 0 or more, found {entry['limit']!r}"
+        )
+    return entry["name"]
+
+
+def _with_more(lane: object, count: int) -> object:
+    """The state of a lane that was checked by nobody, with further sources at their beginning."""
+    found = fields_of(lane)
+    sources = found.get("sources")
+    return found | {"sources": [*cast("list[Any]", sources), *[None] * count]} if isinstance(sources, list) else lane
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """A source of a mixture, as the run has it."""
+
+    name: str
+    plan: DocumentPlan | None
+    """None if it has no row, or was taken out of the mixture."""
+    limit: int | None
+    """Rows after which it is exhausted; None if it never is."""
+    fixed: Mapping[str, Any] = field(repr=False)
+    """What a state says of it."""
 
 
 class MixturePlan(LanePlan):
@@ -65,185 +124,179 @@ class MixturePlan(LanePlan):
     Args:
         dataset: what is mixed.
         setup: of the run, and of each source.
+        state: see `Planner.plan`.
 
     Raises:
-        ValueError: if a source has no item, or batches do not go with the weights.
+        ValueError: if batches do not go with the weights, or there are too few rows for one.
     """
 
-    def __init__(self, dataset: MixDataset, setup: Setup) -> None:
+    def __init__(self, dataset: MixDataset, setup: Setup, state: Mapping[str, Any] | None) -> None:
         if setup.epochs is not None:
             raise ValueError(
                 f"epochs has no meaning for a mixture, whose sources have each their own, got {setup.epochs}\n"
-                "hint: stop after a number of steps"
+                'hint: mix(..., max_epochs={name: passes}), or on_exhausted="stop" or "drop", for samples; or stop '
+                "after a number of steps"
             )
         self.dataset = dataset
         self.setup = setup
-        self.plans = [DocumentPlan(documents_of(one), setup) for one in dataset.sources.values()]
-        layouts = [plan.layout for plan in self.plans]
-        self.layout = replace(layouts[0], loss_mask=any(one.loss_mask for one in layouts), source=True)
         self.window = setup.window
-        self.items = sum(plan.items for plan in self.plans)
+        layouts = [layout_of(documents_of(one), pad=setup.pad) for one in dataset.sources.values()]
+        self.layout = replace(layouts[0], loss_mask=any(one.loss_mask for one in layouts), source=True)
         if dataset.weights.over == "tokens" and not self.layout.packed:
             raise ValueError("a schedule over tokens needs sources that are packed: samples have none")
-        self._weights = Weighting(0, dataset.weights)
+        saved: dict[str, Any] = {} if state is None else {entry["name"]: entry for entry in state["sources"]}
+        self.parts = tuple(
+            _part(dataset, name, setup)
+            if name in dataset.sources
+            else _Part(name=name, plan=None, limit=saved[name]["limit"], fixed=saved[name])
+            for name in dict.fromkeys([*saved, *dataset.names])
+        )
+        self.items = sum(part.plan.items for part in self.parts if part.plan is not None)
+        names = [part.name for part in self.parts]
+        gone = [name for name in names if name not in dataset.sources]
+        self._shown = np.array([[*dataset.names, *gone].index(name) for name in names], dtype=np.int32)
+        """int32, (sources,): the number that batches have for each source, which are those of the dataset's names."""
+        self._weights = (
+            [Weighting(0, dataset.weights)]
+            if state is None
+            else [Weighting.load(entry) for entry in state["pipeline"]["weights"]]
+        )
+        self._shares = [share / 2**48 for share in largest_shares(self._weights[-1], names)]
+        together = dataset.per_batch
         self.core = _core.Mixture(
             seed=setup.seed,
             lanes=setup.lanes,
-            together=dataset.per_batch,
-            source_lanes=[setup.lanes] * len(self.plans),
-            phases=phases(
-                [self._weights],
-                dataset.names,
-                setup.steps,
-                setup.lanes,
-                self.layout.seq_len,
-                per_batch=dataset.per_batch,
-            ),
-            limits=[None] * len(self.plans),
-            stop=False,
+            together=together,
+            source_lanes=[setup.lanes] * len(names),
+            phases=phases(self._weights, names, setup.steps, setup.lanes, self.layout.seq_len, per_batch=together),
+            limits=[part.limit for part in self.parts],
+            stop=dataset.on_exhausted == "stop",
         )
+        check_enough(self.core, setup.steps, {part.name: part.limit for part in self.parts})
+        self.rows = self.core.rows
+        self._rounds = _core.Mixture.MOST_ROUNDS if self.rows is None else self.rows // setup.lanes
+        self._given = self.core.counts(self._rounds * setup.lanes)
+        """Rows that each source gives in the whole run."""
+        if self.rows is not None and setup.pad:
+            raise ValueError('remainder must be "drop" for a mixture that ends, got "pad"')
 
     def pipeline(self) -> dict[str, Any]:
         """See `LanePlan.pipeline`."""
-        return {
-            "mode": "mixture",
-            "names": list(self.dataset.names),
-            "per_batch": self.dataset.per_batch,
-            "weights": self._weights.state(),
-            "of_sources": [plan.pipeline() for plan in self.plans],
-        }
-
-    def stages(self) -> list[str]:
-        """See `LanePlan.stages`."""
-        return [name for plan in self.plans for name in plan.stages()]
+        return rules(self.dataset) | {"weights": [weighting.state() for weighting in self._weights]}
 
     def sources(self) -> list[dict[str, Any]]:
-        """See `LanePlan.sources`."""
-        return [source for plan in self.plans for source in plan.sources()]
+        """See `LanePlan.sources`: those that were taken out included."""
+        return [dict(part.fixed) for part in self.parts]
+
+    def adapted(self, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+        """See `LanePlan.adapted`."""
+        renamed: dict[str, Any] = {}
+        for part, entry in zip(self.parts, state["sources"], strict=True):
+            if entry is part.fixed or set(entry) == {"name"}:
+                continue  # taken out, or new
+            here = part.fixed
+            of = f" of source {part.name!r}"
+            if check_same(here["pipeline"], here["sources"], here["functions"], entry, strict=strict, of=of):
+                renamed[part.name] = entry["functions"]
+        if not renamed:
+            return dict(state)
+        return noted(
+            state,
+            "functions",
+            renamed,
+            {part.name: part.fixed["functions"] for part in self.parts if part.name in renamed},
+        )
 
     def makers(self, *, memory: int, on_error: OnError) -> list[Maker]:
-        """See `LanePlan.makers`."""
-        share = max(1, memory // len(self.plans))
-        return [maker for plan in self.plans for maker in plan.makers(memory=share, on_error=on_error)]
+        """See `LanePlan.makers`: one for each source that has rows."""
+        plans = [part.plan for part in self.parts if part.plan is not None]
+        share = max(1, memory // len(plans))
+        return [maker for plan in plans for maker in plan.makers(memory=share, on_error=on_error)]
 
     def first(self, lane: int) -> Any:
         """See `LanePlan.first`."""
-        return {"row": 0, "sources": [plan.first(lane) for plan in self.plans]}
+        del lane
+        return {"row": 0, "sources": [None] * len(self.parts)}
 
     def open(self, lanes: _Ints, states: Mapping[int, Any], resources: LaneResources) -> LaneSource:
-        """See `LanePlan.open`."""
-        return _MixtureSource(self, lanes, states, resources)
+        """See `LanePlan.open`: of the sources those that have rows to come."""
+        coming = self._coming(_first_round(states))
+        opened: dict[int, tuple[LaneSource, Any]] = {}
+        made = resources.makers
+        for number, part in enumerate(self.parts):
+            if part.plan is None:
+                continue
+            if number in coming:
+                # Half by weight, and half alike: a source that is drawn rarely has some, too.
+                share = self._shares[number]
+                memory = int(resources.memory / 2 * (share + 1 / len(coming)))
+                own = replace(resources, makers=made, memory=max(1, memory), share=share)
+                first = part.plan.first(0)
+                opened[number] = part.plan.open(lanes, _of(states, number, first), own), first
+            made += 1
+        return MixtureSource(self.core, self.setup.lanes, self._shown, lanes, states, opened, self._coming)
 
     def epoch(self, states: Mapping[int, Any]) -> int:
-        """See `LanePlan.epoch`."""
-        return min(plan.epoch(_of(states, number)) for number, plan in enumerate(self.plans))
+        """See `LanePlan.epoch`: of sources that have rows to come, or had some in the last round."""
+        coming = ((number, self.parts[number].plan) for number in self._coming(_first_round(states)))
+        epochs = (plan.epoch(_of(states, number, plan.first(0))) for number, plan in coming if plan is not None)
+        return min(epochs, default=0)
 
     def check_state(self, lane: int, state: Any) -> None:
         """See `LanePlan.check_state`."""
-        empty: dict[str, Any] = {}
-        found = cast("Mapping[str, Any]", state) if isinstance(state, Mapping) else empty
+        found = fields_of(state)
         row, sources = found.get("row"), found.get("sources")
         if set(found) != {"row", "sources"} or type(row) is not int or not 0 <= row < _core.Mixture.MOST_ROUNDS:
             raise StateMismatch(f"state: expected lane {lane} to have a row and the states of sources, found {state!r}")
-        if not isinstance(sources, list) or len(cast("list[Any]", sources)) != len(self.plans):
-            raise StateMismatch(f"state: expected lane {lane} to have {len(self.plans)} sources, found {sources!r}")
-        for plan, one in zip(self.plans, cast("list[Any]", sources), strict=True):
-            plan.check_state(lane, one)
+        if not isinstance(sources, list) or len(cast("list[Any]", sources)) != len(self.parts):
+            raise StateMismatch(f"state: expected lane {lane} to have {len(self.parts)} sources, found {sources!r}")
+        for part, one in zip(self.parts, cast("list[Any]", sources), strict=True):
+            if part.plan is not None and one is not None:
+                part.plan.check_state(lane, one)
 
     def progress(self, row: int) -> dict[str, Any]:
         """See `LanePlan.progress`."""
         weights = self.core.weights(row // self.setup.lanes)
-        counts = zip(self.dataset.names, self.core.counts(row), weights, strict=True)
-        return {"sources": {name: {"rows": rows, "weight": weight / sum(weights)} for name, rows, weight in counts}}
-
-
-def _of(states: Mapping[int, Any], number: int) -> dict[int, Any]:
-    """The states of lanes in one source."""
-    return {lane: state["sources"][number] for lane, state in states.items()}
-
-
-class _MixtureSource(LaneSource):
-    """See `MixturePlan`.
-
-    Args:
-        plan: which rows.
-        lanes: the own lanes.
-        states: where they are.
-        resources: what may be used.
-    """
-
-    def __init__(self, plan: MixturePlan, lanes: _Ints, states: Mapping[int, Any], resources: LaneResources) -> None:
-        self.lanes = lanes
-        self._plan = plan
-        self._rows = np.array([states[lane]["row"] for lane in lanes.tolist()], dtype=np.int64)
-        """int64, (own lanes,): the next row of each, counted in the lane."""
-        share = max(1, resources.memory // len(plan.plans))
-        counts = [len(one.makers(memory=1, on_error="raise")) for one in plan.plans]
-        firsts = accumulate(counts[:-1], initial=resources.makers)
-        self._sources: list[LaneSource] = [
-            one.open(lanes, _of(states, number), replace(resources, makers=first, memory=share))
-            for number, (one, first) in enumerate(zip(plan.plans, firsts, strict=True))
-        ]
-
-    def want(self, counts: _Ints) -> None:
-        """See `LaneSource.want`."""
-        ahead = np.arange(int(counts.max(initial=0)), dtype=np.int64)[:, None]
-        drawn = self._drawn(self._rows + ahead, self.lanes)
-        for number, source in enumerate(self._sources):
-            source.want(((drawn == number) & (ahead < counts)).sum(axis=0))
-
-    def take(self, lanes: Sequence[int], into: Rows, at: Sequence[int]) -> list[int]:
-        """See `LaneSource.take`."""
-        indices, places = np.array(lanes, dtype=np.int64), np.array(at, dtype=np.int64)
-        drawn = self._drawn(self._rows[indices], self.lanes[indices])
-        ended: list[int] = []
-        for number, source in enumerate(self._sources):
-            own = np.flatnonzero(drawn == number)
-            if own.size:
-                short = source.take(indices[own].tolist(), into, places[own].tolist())
-                into.source[places[own]] = number
-                ended += own[short].tolist()
-        into.source[places[ended]] = -1
-        taken = np.ones(len(indices), dtype=np.bool_)
-        taken[ended] = False
-        self._rows[indices[taken]] += 1
-        return sorted(ended)
-
-    def snapshot(self) -> object:
-        """See `LaneSource.snapshot`."""
-        return self._rows.copy(), tuple(source.snapshot() for source in self._sources)
-
-    def state(self, snapshot: Any) -> dict[int, Any]:
-        """See `LaneSource.state`."""
-        rows, snapshots = snapshot
-        states = [source.state(one) for source, one in zip(self._sources, snapshots, strict=True)]
+        counts = zip(self.parts, self.core.counts(row), weights, strict=True)
         return {
-            lane: {"row": row, "sources": [one[lane] for one in states]}
-            for lane, row in zip(self.lanes.tolist(), rows.tolist(), strict=True)
+            "sources": {part.name: {"rows": rows, "weight": weight / sum(weights)} for part, rows, weight in counts}
         }
 
-    def epoch(self, snapshot: Any) -> int:
-        """See `LaneSource.epoch`."""
-        return min(source.epoch(one) for source, one in zip(self._sources, snapshot[1], strict=True))
+    def _coming(self, first: int) -> list[int]:
+        """The numbers of the sources that have rows from a round on, or in the last one if it is behind that."""
+        before = self.core.counts(min(first, self._rounds - 1) * self.setup.lanes)
+        return [number for number, rows in enumerate(self._given) if rows > before[number]]
 
-    def stats(self) -> dict[str, Any]:
-        """See `LaneSource.stats`."""
-        total: dict[str, Any] = {}
-        for source in self._sources:
-            for key, value in source.stats().items():
-                total[key] = total[key] + value if key in total and not isinstance(value, str) else value
-        return total | {"skipped": total["skipped"][:_LISTED]}
 
-    def close(self) -> None:
-        """See `LaneSource.close`."""
-        for source in self._sources:
-            source.close()
+def _part(dataset: MixDataset, name: str, setup: Setup) -> _Part:
+    """A source as the dataset has it."""
+    one, passes = dataset.sources[name], dataset.passes(name)
+    documents = documents_of(one)
+    fixed: dict[str, Any] = {"name": name, "limit": 0, "pipeline": {}, "functions": []}
+    if is_empty(one):
+        return _Part(
+            name=name,
+            plan=None,
+            limit=0,
+            fixed=fixed | {"sources": [origin.summary() for origin in documents.base.origins]},
+        )
+    plan = DocumentPlan(documents, replace(setup, epochs=passes))
+    limit = None if passes is None else passes * plan.items
+    if limit is not None and setup.skips:
+        raise ValueError(
+            f'on_error must be "raise" where rows are counted to tell the end of source {name!r}, got "skip"\n'
+            'hint: on_exhausted="repeat" without max_epochs, and stop after a number of steps'
+        )
+    described = {"limit": limit, "pipeline": plan.pipeline(), "functions": plan.stages(), "sources": plan.sources()}
+    return _Part(name=name, plan=plan, limit=limit, fixed=fixed | described)
 
-    def _drawn(self, rows: _Ints, lanes: _Ints) -> _Ints:
-        """The source of some rows, counted in their lanes: int64, of the shape of `rows`."""
-        numbers = rows * self._plan.setup.lanes + lanes
-        if not numbers.size:
-            return numbers
-        begin, end = int(numbers.min()), int(numbers.max()) + 1
-        sources = np.frombuffer(memoryview(self._plan.core.sources(begin, end)), dtype=np.uint32)
-        return sources[numbers - begin].astype(np.int64)
+
+def _first_round(states: Mapping[int, Any]) -> int:
+    """The first round of which some lanes have a row to come."""
+    return min(state["row"] for state in states.values())
+
+
+def _of(states: Mapping[int, Any], number: int, first: Any) -> dict[int, Any]:
+    """The states of lanes in one source, that of which nothing was taken yet included."""
+    found = {lane: state["sources"][number] for lane, state in states.items()}
+    return {lane: first if state is None else state for lane, state in found.items()}

@@ -1,22 +1,33 @@
-"""Which plan a dataset has."""
+"""Which plans a dataset has."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
 
-from headrace.mixing import MixDataset
-from headrace.samples.dynamic import DynamicDataset
+from headrace.mixing import MixDataset, documents_of
+from headrace.samples.dynamic import DocumentPipeline, DynamicDataset
 
 from .documents import DocumentPlan
-from .mixture import MixturePlan, documents_of
-from .source import LanePlan, Setup
+from .mixture import MixturePlanner
+from .source import LanePlan, Planner, Setup
 
-__all__ = ["has_rows", "plan_of"]
+__all__ = ["has_rows", "planner_of"]
 
 
-def plan_of(dataset: DynamicDataset | MixDataset) -> Callable[[Setup], LanePlan]:
-    """A function that makes the plan of a dataset for a run."""
-    if isinstance(dataset, MixDataset):
-        return lambda setup: MixturePlan(dataset, setup)
-    return lambda setup: DocumentPlan(dataset.pipeline, setup)
+class _DocumentPlanner(Planner):
+    """Plans of a dynamic pipeline."""
+
+    def __init__(self, pipeline: DocumentPipeline) -> None:
+        self._pipeline = pipeline
+
+    def plan(self, setup: Setup, state: Mapping[str, Any] | None) -> LanePlan:
+        """See `Planner.plan`."""
+        del state
+        return DocumentPlan(self._pipeline, setup)
+
+
+def planner_of(dataset: DynamicDataset | MixDataset) -> Planner:
+    """What makes the plans of a dataset."""
+    return MixturePlanner(dataset) if isinstance(dataset, MixDataset) else _DocumentPlanner(dataset.pipeline)
 
 
 def has_rows(dataset: DynamicDataset | MixDataset) -> bool:

@@ -1,9 +1,8 @@
 """From arguments and a loaded state to a run over lanes: its lanes, its steps, and where each lane stands."""
 
 import math
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,20 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
-from headrace._changes import changes_of, noted, told
+from headrace._changes import changes_of, told
 from headrace.errors import StateMismatch
 from headrace.loading.run_arguments import NO_BATCH_SIZE, RunArguments, choose
 from headrace.loading.schedule import Skipped
 from headrace.state import ORDER, SCHEMA, missing_lanes, steps_of
 
 from .sharing import check_shape, lanes_of_rank
-from .source import LanePlan, LaneSource, Setup
+from .source import LanePlan, LaneSource, Planner, Setup
 
 __all__ = ["Given", "LaneRun", "Places", "Position", "SavedPlaces", "SnapshotPlaces", "start"]
 
 _Ints = npt.NDArray[np.int64]
-
-MakePlan = Callable[[Setup], LanePlan]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +29,8 @@ class Given(RunArguments):
     """What the user said, with what lanes alone have."""
 
     pad: bool
+    skips: bool
+    """Whether documents that cannot be made are left out."""
 
 
 class Places(ABC):
@@ -125,6 +124,10 @@ class LaneRun:
         """N."""
         return self.plan.setup.lanes
 
+    def end(self, position: Position) -> int | None:
+        """Steps of the run; None for one without an end that is known."""
+        return None if self.plan.rows is None else position.steps.whole(self.plan.rows)
+
     def at(self, position: Position, step: int) -> Position:
         """Never asked for: lanes are where they are, and steps that are passed over are made."""
         raise NotImplementedError
@@ -161,7 +164,7 @@ class LaneRun:
 
 
 def start(
-    make_plan: MakePlan,
+    planner: Planner,
     given: Given,
     world_size: int,
     rank: int,
@@ -172,7 +175,7 @@ def start(
     """The run that arguments and a state describe, and where it stands.
 
     Args:
-        make_plan: the plan of the dataset for a setup.
+        planner: makes the plan of the dataset.
         given: what the user said.
         world_size: ranks.
         rank: whose part.
@@ -198,10 +201,19 @@ def start(
         check_shape(lanes, batch, world_size)
     window = given.window if state is None else choose("window", given.window, state, 1)
     setup = Setup(
-        seed=seed, shuffle=shuffle, lanes=lanes, window=window, epochs=given.epochs, pad=given.pad, steps=steps
+        seed=seed,
+        shuffle=shuffle,
+        lanes=lanes,
+        window=window,
+        epochs=given.epochs,
+        pad=given.pad,
+        skips=given.skips,
+        steps=steps,
     )
-    plan = make_plan(setup)
+    plan = planner.plan(setup, state)
     own = lanes_of_rank(lanes, steps.batch_of(step), steps.row_of(step), world_size, rank)
+    if state is not None:
+        state = plan.adapted(state, strict=strict)
     fixed: dict[str, Any] = {
         "schema": SCHEMA,
         "order": ORDER,
@@ -215,51 +227,10 @@ def start(
         "functions": plan.stages(),
         "sources": plan.sources(),
     }
-    if state is not None:
-        fixed["changes"] = _adapted(fixed, state, strict=strict)["changes"]
     run = LaneRun(plan, world_size, rank, own, fixed)
     position = Position(step, steps, skipped, SavedPlaces(plan, _states(run, state)))
     run.check_batches(position)
     return run, position
-
-
-def _adapted(fixed: Mapping[str, Any], state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """A state whose form was checked, as the beginning of a run with what is `fixed` here.
-
-    With `strict` off functions may have other names, of which a warning tells, and the state from there on.
-
-    Raises:
-        StateMismatch: naming the first difference that is not allowed.
-    """
-    for key, wanted in fixed["pipeline"].items():
-        if key not in state["pipeline"] or state["pipeline"][key] != wanted:
-            raise StateMismatch(
-                f"the pipeline is not that of the state: {key} is {wanted!r} here and {state['pipeline'].get(key)!r} "
-                "in the state\nhint: to start a new run, load no state"
-            )
-    if unknown := set(state["pipeline"]) - set(fixed["pipeline"]):
-        raise StateMismatch(f"state: unknown key {sorted(unknown)[0]!r} in its pipeline")
-    here, there = fixed["sources"], state["sources"]
-    if len(here) != len(there):
-        raise StateMismatch(f"the data is not that of the state: {len(here)} sources here, {len(there)} in the state")
-    for number, (new, old) in enumerate(zip(here, there, strict=True)):
-        for key, value in new.items():
-            found = old.get(key) if isinstance(old, dict) else old  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-            if not isinstance(old, dict) or found != value:
-                raise StateMismatch(
-                    f"the data is not that of the state: {key} of source {number} is {value!r} here and {found!r} in "
-                    "the state\nhint: to start a new run, load no state"
-                )
-    here, there = fixed["functions"], state["functions"]
-    if here != there:
-        names = f"{', '.join(here)} here and {', '.join(map(str, there))} in the state"
-        if strict:
-            raise StateMismatch(
-                f"the functions have other names than in the state: {names}\nhint: strict=False allows it"
-            )
-        warnings.warn(f"headrace: the functions have other names than in the state: {names}", stacklevel=4)
-        return noted(state, "functions", there, here)
-    return dict(state)
 
 
 def _states(run: LaneRun, state: Mapping[str, Any] | None) -> dict[int, Any]:

@@ -32,18 +32,20 @@ class Sizing:
         pipeline: what makes documents.
         memory: bytes for what was made and is not used.
         tasks: that are on their way at a time.
+        share: of what all threads do ahead of use.
 
     Attributes:
         rows: int64, (lanes,): rows that will be taken soon of each.
     """
 
-    def __init__(self, lanes: int, pipeline: DocumentPipeline, memory: int, tasks: int) -> None:
+    def __init__(self, lanes: int, pipeline: DocumentPipeline, memory: int, tasks: int, *, share: float) -> None:
         self.rows: _Ints = np.ones(lanes, dtype=np.int64)
         packing = pipeline.packing
         self._by_entry = packing is not None and packing.mode in ("concat", "best_fit")
         self._row = 1 if packing is None or not self._by_entry else packing.width
         self._last = len(pipeline.levels) - 1
         self._tasks = max(1, tasks)
+        self._share = share
         self._most_bytes = memory // (2 * self._tasks)
         self._fill = [packing.lookahead if packing and packing.mode == "best_fit" else 0] * lanes
         """Documents that packers take before their first row, beside those that make up rows."""
@@ -80,7 +82,7 @@ class Sizing:
         left = self._worth()
         each = self._made / self._items if self._made else float(self._row)
         # As much as is asked for, or as keeps all threads at work.
-        wanted = np.maximum(self.rows * self._row, left * self._tasks * each / len(self.rows))
+        wanted = np.maximum(self.rows * self._row, self._share * left * self._tasks * each / len(self.rows))
         missing = wanted + (np.array(self._fill) - self._coming) * each - self._have
         if self._last:
             missing -= np.array(self._waiting) * (self._made / max(1, self._documents))

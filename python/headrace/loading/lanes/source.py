@@ -22,7 +22,7 @@ from headrace.samples.pipeline import OnError
 if TYPE_CHECKING:
     from .workers import LaneWorkers
 
-__all__ = ["Column", "LanePlan", "LaneResources", "LaneSource", "Layout", "Maker", "Record", "Rows", "Setup"]
+__all__ = ["Column", "LanePlan", "LaneResources", "LaneSource", "Layout", "Maker", "Planner", "Record", "Rows", "Setup"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,8 @@ class Setup:
     """Passes over a source's items after which its lanes end; None for no end."""
     pad: bool
     """Whether what is left of a lane that ends is given as a row that padding fills up, or not at all."""
+    skips: bool
+    """Whether documents that cannot be made are left out."""
     steps: _core.Steps
     """How rows are grouped to steps, for what is said of steps: past, and to come as far as is known."""
 
@@ -200,12 +202,15 @@ class LanePlan(ABC):
         setup: of the run.
         window: W, for the state; 1 where there are no windows, None where sources have defaults of their own.
         items: M, the items in a pass of all lanes.
+        rows: of the run, where lanes are known to end together after so many; None where only reading tells, or for no
+            end.
     """
 
     layout: Layout
     setup: Setup
     window: int | None
     items: int
+    rows: int | None = None
 
     @abstractmethod
     def pipeline(self) -> dict[str, Any]:
@@ -220,6 +225,16 @@ class LanePlan(ABC):
     def stages(self) -> list[str]:
         """The user's functions by name. Where they alone differ from a state's, ``strict=False`` allows it."""
         return []
+
+    @abstractmethod
+    def adapted(self, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+        """A state whose form was checked, as the beginning of a run by this plan.
+
+        With `strict` off functions may have other names, of which a warning tells, and the state from there on.
+
+        Raises:
+            StateMismatch: naming the first difference that is not allowed.
+        """
 
     def makers(self, *, memory: int, on_error: OnError) -> "list[Maker]":
         """What threads or processes are to call for this plan's sources, if it has such work. They must pickle. The
@@ -264,6 +279,32 @@ class LanePlan(ABC):
         """
 
 
+class Planner(ABC):
+    """Makes the plans of a dataset."""
+
+    @abstractmethod
+    def plan(self, setup: Setup, state: Mapping[str, Any] | None) -> LanePlan:
+        """The plan for a run.
+
+        Args:
+            setup: of the run.
+            state: what the run goes on from, as `adapted` gave it, or the part of its own state that does not change;
+                None for a new run.
+
+        Raises:
+            ValueError: if the dataset has no such run.
+        """
+
+    def adapted(self, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+        """A state whose form was checked, for `plan`; with `strict` off changed where that is allowed.
+
+        Raises:
+            StateMismatch: naming what is wrong with it, or the first difference that is not allowed.
+        """
+        del strict
+        return dict(state)
+
+
 class Maker(ABC):
     """Called with a task it gives the task's result: the part of a source that threads or processes run."""
 
@@ -290,3 +331,5 @@ class LaneResources:
     """The index among the workers' makers of the first one of this source's plan."""
     memory: int
     """Bytes for what the source holds in this process: rows to come, and what they are made of."""
+    share: float = 1.0
+    """Of all rows about so many are this source's: as much of what threads do ahead of use is to be for it."""

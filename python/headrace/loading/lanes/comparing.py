@@ -1,0 +1,64 @@
+"""Is a pipeline that of a state? What of it a plan describes is compared with what the state says."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from headrace.errors import StateMismatch
+
+__all__ = ["check_same"]
+
+
+def check_same(
+    pipeline: Mapping[str, Any],
+    sources: Sequence[Mapping[str, Any]],
+    functions: Sequence[str],
+    saved: Mapping[str, Any],
+    *,
+    strict: bool,
+    of: str = "",
+) -> bool:
+    """Refuses what is said of other data, or of another pipeline. True if it is of functions with other names.
+
+    Args:
+        pipeline: what `LanePlan.pipeline` says here.
+        sources: likewise.
+        functions: what `LanePlan.stages` says here.
+        saved: the same by the keys of a state.
+        strict: False allows functions with other names, with a warning.
+        of: text behind the pipeline, such as " of source 'web'".
+
+    Raises:
+        StateMismatch: naming the first difference that is not allowed.
+    """
+    for key, wanted in pipeline.items():
+        if key not in saved["pipeline"] or saved["pipeline"][key] != wanted:
+            raise StateMismatch(
+                f"the pipeline{of} is not that of the state: {key} is {wanted!r} here and "
+                f"{saved['pipeline'].get(key)!r} in the state\nhint: to start a new run, load no state"
+            )
+    if unknown := set(saved["pipeline"]) - set(pipeline):
+        raise StateMismatch(f"state: unknown key {sorted(unknown)[0]!r} in its pipeline")
+    there = saved["sources"]
+    if len(sources) != len(there):
+        raise StateMismatch(
+            f"the data{of} is not that of the state: {len(sources)} sources here, {len(there)} in the state"
+        )
+    for number, (new, old) in enumerate(zip(sources, there, strict=True)):
+        known: Mapping[str, Any] = cast("Mapping[str, Any]", old) if isinstance(old, Mapping) else {}
+        for key, value in new.items():
+            if key not in known or known[key] != value:
+                found = known.get(key) if isinstance(old, Mapping) else old
+                raise StateMismatch(
+                    f"the data{of} is not that of the state: {key} of source {number} is {value!r} here and {found!r} "
+                    "in the state\nhint: to start a new run, load no state"
+                )
+    if list(functions) == list(saved["functions"]):
+        return False
+    names = f"{', '.join(functions)} here and {', '.join(map(str, saved['functions']))} in the state"
+    if strict:
+        raise StateMismatch(
+            f"the functions{of} have other names than in the state: {names}\nhint: strict=False allows it"
+        )
+    warnings.warn(f"headrace: the functions{of} have other names than in the state: {names}", stacklevel=8)
+    return True
