@@ -68,9 +68,8 @@ def mixed(
 
 def loaders(dataset: hr.MixDataset, world: int, state: Any = None, **arguments: Any) -> list[hr.DataLoader]:
     """A loader for each rank, perhaps gone on from a state or parts of one."""
-    ranks = [
-        hr.DataLoader(dataset, rank=rank, world_size=world, **{"num_workers": 1} | arguments) for rank in range(world)
-    ]
+    given: dict[str, Any] = {"num_workers": 1} | arguments
+    ranks = [hr.DataLoader(dataset, rank=rank, world_size=world, **given) for rank in range(world)]
     for loader in ranks:
         if state is not None:
             loader.load_state_dict(state)

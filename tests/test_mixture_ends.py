@@ -169,11 +169,12 @@ def test_an_empty_source_gives_nothing_where_that_is_asked_for(
 )
 def test_an_end_that_only_reading_tells_is_refused(samples: dict[str, hr.SampleDataset], make: Any) -> None:
     one = make(samples["many"])
-    for arguments, told in (
+    given: list[tuple[dict[str, Any], str]] = [
         ({"on_exhausted": "stop"}, "on_exhausted='stop'"),
         ({"on_exhausted": "drop"}, "on_exhausted='drop'"),
         ({"max_epochs": {"many": 2}}, r"max_epochs=\{'many': 2\}"),
-    ):
+    ]
+    for arguments, told in given:
         with pytest.raises(ValueError, match=f"{told} needs sources whose rows are counted: .* 'many' ends\nhint: "):
             hr.mix({"many": (one, 1)}, **arguments)
 

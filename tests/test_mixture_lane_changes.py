@@ -202,7 +202,8 @@ def _renamed(sample: dict[str, Any]) -> dict[str, Any]:
 )
 def test_another_mixture_is_refused(samples: dict[str, hr.SampleDataset], change: dict[str, Any], message: str) -> None:
     state = whole_of(mixed(samples, WEIGHTS), 2)[-1].parts
-    [loader] = loaders(mixed(samples, **{"weights": WEIGHTS} | change), 1, **RUN)
+    arguments: dict[str, Any] = {"weights": WEIGHTS} | change
+    [loader] = loaders(mixed(samples, **arguments), 1, **RUN)
     before = loader.state_dict()
     with pytest.raises(hr.StateMismatch, match=message):
         loader.load_state_dict(state)

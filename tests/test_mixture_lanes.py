@@ -188,7 +188,7 @@ def test_another_mixture_or_a_damaged_state_is_refused(samples: dict[str, hr.Sam
     _, states = run(dataset, 1, 3, global_batch_size=12)
     state = states[-1][0]
     other = hr.mix({name: (packed(one), 1.0) for name, one in samples.items()})
-    with pytest.raises(hr.StateMismatch, match="the weight of source 'many' at 0 is 1.0 here and 5.0 in the state"):
+    with pytest.raises(hr.StateMismatch, match=r"the weight of source 'many' at 0 is 1\.0 here and 5\.0 in the state"):
         run(other, 1, 1, state)
     for lane, message in (
         ({"row": -1, "sources": []}, "expected lane 0 to have a row"),
