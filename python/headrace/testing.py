@@ -45,6 +45,7 @@ def check_resume(
     world_sizes: Sequence[int] = (1, 2, 3, 4, 6),
     restarts: int = 3,
     loader: Mapping[str, Any] | None = None,
+    state: Mapping[str, Any] | None = None,
 ) -> Checked:
     """Saves a run after each of its steps, goes on from there several restarts deep, and compares all that follows.
 
@@ -60,6 +61,7 @@ def check_resume(
         world_sizes: ranks, each of which has to divide the batch.
         restarts: in a row.
         loader: further arguments of the loaders, such as ``{"num_workers": 2}``; by default without workers.
+        state: a whole one that the run begins with; None for its beginning.
 
     Raises:
         AssertionError: naming what differs, where it was saved, and on how many ranks.
@@ -73,7 +75,10 @@ def check_resume(
     """
     arguments: dict[str, Any] = {"num_workers": 0, "global_batch_size": global_batch_size} | dict(loader or {})
     check = _Check(pipeline, arguments, list(world_sizes))
-    start = [DataLoader(pipeline, **arguments, rank=0, world_size=1).state_dict()]
+    first = DataLoader(pipeline, **arguments, rank=0, world_size=1)
+    if state is not None:
+        first.load_state_dict(state)
+    start = [first.state_dict()]
     whole = list(islice(check.run(1, start), steps + restarts + 1))
     if not whole:
         raise ValueError("the run has no step that could be compared")

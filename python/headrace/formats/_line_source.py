@@ -15,7 +15,7 @@ import numpy.typing as npt
 from headrace._files import Blob, File, MemoryBlob, Store
 from headrace._traffic import Traffic
 from headrace.errors import DataError
-from headrace.samples.source import Chunk, Source, digest
+from headrace.samples.source import Chunk, Extent, Source, digest, files_in
 
 from ._line_tables import SPAN, Progress, codec_of, find_tables, pieces
 from ._lines import Lines, find_lines
@@ -128,10 +128,12 @@ class LineSource(Source):
         """The file that a chunk lies in."""
         return self.span(chunk)[0].path
 
-    def identity(self) -> str:
+    def identity(self, extent: Extent | None = None) -> str:
         """A digest of the files' names, sizes and numbers of items."""
-        items = np.bincount(self.spans[:, 0], self.sizes, len(self.files)).astype(np.int64)
-        names = [[file.path, file.size] for file in self.files]
+        spans = self.spans if extent is None else self.spans[: extent.chunks]
+        files = self.files[: files_in(extent, self.spans[:, 0], len(self.files))]
+        items = np.bincount(spans[:, 0], spans[:, 4], len(files)).astype(np.int64)
+        names = [[file.path, file.size] for file in files]
         return digest(self.format, names, items.tolist())
 
     def traffic(self) -> Traffic:

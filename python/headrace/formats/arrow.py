@@ -16,7 +16,7 @@ from headrace import _core
 from headrace._files import File, Store
 from headrace._traffic import Traffic
 from headrace.errors import DataError
-from headrace.samples.source import Chunk, Source, digest
+from headrace.samples.source import Chunk, Extent, Source, digest, files_in
 
 from ._line_tables import Progress, in_order
 from ._tables import cached
@@ -78,10 +78,12 @@ class BatchSource(Source):
         """The file that a chunk lies in."""
         return self._files[int(self._owner[chunk])].path
 
-    def identity(self) -> str:
+    def identity(self, extent: Extent | None = None) -> str:
         """A digest of the files' names and sizes, and the rows of each batch."""
-        names = [[file.path, file.size] for file in self._files]
-        return digest(self.format, names, self._owner.tolist(), self.sizes.tolist())
+        chunks = slice(None if extent is None else extent.chunks)
+        files = self._files[: files_in(extent, self._owner, len(self._files))]
+        names = [[file.path, file.size] for file in files]
+        return digest(self.format, names, self._owner[chunks].tolist(), self.sizes[chunks].tolist())
 
     def traffic(self) -> Traffic:
         """What the store counted."""

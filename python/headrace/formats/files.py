@@ -16,7 +16,7 @@ from headrace._files import File, Store
 from headrace._traffic import Traffic
 from headrace.errors import DataError
 from headrace.formats.options import Group
-from headrace.samples.source import Chunk, Place, Source, digest
+from headrace.samples.source import Chunk, Extent, Place, Source, digest
 
 __all__ = ["FilesSource", "Group"]
 
@@ -102,10 +102,13 @@ class FilesSource(Source):
             number = int(self._groups.members[self._groups.bounds[number]])
         return Place(self._table.path(number), chunk, row)
 
-    def identity(self) -> str:
+    def identity(self, extent: Extent | None = None) -> str:
         """A digest of paths, sizes, and which files belong together."""
-        groups = None if self._groups is None else self._groups.digest()
-        return digest("files", len(self._table), self._table.digest(), groups)
+        if self._groups is None:
+            count = len(self._table) if extent is None else extent.samples
+            return digest("files", count, self._table.digest(count), None)
+        # Of groups no file may be added: it can come to lie anywhere among them.
+        return digest("files", len(self._table), self._table.digest(len(self._table)), self._groups.digest())
 
     def traffic(self) -> Traffic:
         """What the store counted."""
@@ -182,9 +185,10 @@ class Texts:
     def __getitem__(self, number: int) -> str:
         return self.data[self._bounds[number] : self._bounds[number + 1]].decode("utf-8", "surrogatepass")
 
-    def digest(self) -> str:
-        """Of the texts and where each ends."""
-        return blake2b(self._bounds.astype("<i8").tobytes() + self.data, digest_size=16).hexdigest()
+    def digest(self, count: int) -> str:
+        """Of the first texts and where each ends."""
+        bounds = self._bounds[: count + 1]
+        return blake2b(bounds.astype("<i8").tobytes() + self.data[: bounds[-1]], digest_size=16).hexdigest()
 
 
 class FileTable:
@@ -207,9 +211,10 @@ class FileTable:
         """The path of a file."""
         return self._paths[number]
 
-    def digest(self) -> list[str]:
-        """Of paths and sizes."""
-        return [self._paths.digest(), blake2b(self.sizes.astype("<i8").tobytes(), digest_size=16).hexdigest()]
+    def digest(self, count: int) -> list[str]:
+        """Of paths and sizes of the first files."""
+        sizes = self.sizes[:count].astype("<i8").tobytes()
+        return [self._paths.digest(count), blake2b(sizes, digest_size=16).hexdigest()]
 
 
 class Groups:
@@ -262,7 +267,7 @@ class Groups:
         """Of keys, fields and members."""
         arrays = (self.members, self._fields, self.bounds)
         hashes = [blake2b(array.astype("<i8").tobytes(), digest_size=16).hexdigest() for array in arrays]
-        return [self.keys.digest(), self.fields, *hashes]
+        return [self.keys.digest(len(self.keys)), self.fields, *hashes]
 
     def _refuse_twins(self, store: Store, table: FileTable, owner: Ints) -> None:
         twins = np.flatnonzero((np.diff(owner) == 0) & (np.diff(self._fields) == 0))

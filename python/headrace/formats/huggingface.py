@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from headrace._files import File, Store, inside
 from headrace.errors import DataError, MissingError
-from headrace.samples.source import Chunk, digest
+from headrace.samples.source import Chunk, Extent, digest
 
 from ._features import decoded_columns, feature_decoder, feature_text, shown
 from ._line_tables import Progress
@@ -79,9 +79,9 @@ class HuggingFaceSource(BatchSource):
         decode = self._decode_row if changed else None
         return ArrowChunk(self._read(chunk, names), names, partial(self._where, chunk), decode, changed)
 
-    def identity(self) -> str:
+    def identity(self, extent: Extent | None = None) -> str:
         """A digest of the files' names and sizes, the rows of each batch, and the features."""
-        return digest(super().identity(), self._features, self._names)
+        return digest(super().identity(extent), self._features, self._names)
 
     def _start(self) -> None:
         super()._start()

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from headrace import _core
 from headrace._traffic import Traffic
 from headrace.errors import DataError
-from headrace.samples.source import Chunk, Source, digest
+from headrace.samples.source import Chunk, Extent, Source, digest
 
 from ._arrow_types import fields_of
 
@@ -83,9 +83,12 @@ class ParquetSource(Source):
             self._files = [entry[0] for entry in self.core.file_table()]
         return self._files
 
-    def identity(self) -> str:
+    def identity(self, extent: Extent | None = None) -> str:
         """See `Source.identity`."""
-        return digest(*self.core.file_table())
+        files = self.core.file_table()
+        if extent is not None and extent.chunks < len(self.sizes):
+            files = files[: self.core.row_group_place(extent.chunks)[0]]
+        return digest(*files)
 
     def traffic(self) -> Traffic:
         """See `Source.traffic`."""

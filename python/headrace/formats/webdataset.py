@@ -8,6 +8,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from headrace._files import Blob, File, Store
 from headrace._traffic import Traffic
 from headrace.errors import DataError
-from headrace.samples.source import Chunk, Place, Source, digest
+from headrace.samples.source import Chunk, Extent, Place, Source, digest
 
 from ._tables import Table, cached
 from ._tar import Member, members
@@ -112,12 +113,11 @@ class WebDatasetSource(Source):
         """The archive."""
         return self._files[chunk].path
 
-    def identity(self) -> str:
+    def identity(self, extent: Extent | None = None) -> str:
         """A digest of the archives' paths, sizes and counts of samples."""
-        return digest(
-            "webdataset",
-            [[file.path, file.size, count] for file, count in zip(self._files, self.sizes.tolist(), strict=True)],
-        )
+        counted = zip(self._files, self.sizes.tolist(), strict=True)
+        chunks = None if extent is None else extent.chunks
+        return digest("webdataset", [[file.path, file.size, count] for file, count in islice(counted, chunks)])
 
     def traffic(self) -> Traffic:
         """Requests to the store, bytes read and retries so far."""

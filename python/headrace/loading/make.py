@@ -29,6 +29,8 @@ class Task(NamedTuple):
     """Rows of this rank."""
     positions: _Ints
     """The samples that stand there; of a zip with a column for each source."""
+    drawn: _Ints
+    """The rows as random numbers count them."""
 
 
 class Made(NamedTuple):
@@ -96,7 +98,7 @@ class Maker:
         """
         if self._dtypes is not None and (batch := self._columns(task.positions)) is not None:
             return Made(task.step, self._typed(batch), len(task.positions), 0, [], None)
-        fetched = self._fetch(task.positions, task.rows)
+        fetched = self._fetch(task.positions, task.drawn)
         count = len(fetched.samples)
         collate = self._collate or default_collate
         batch = collate(fetched.samples) if count or self._allow_empty else None

@@ -74,6 +74,8 @@ class RunDriver(EpochDriver, Generic[_Given, _Run, _Position]):
         self._resolved: tuple[_Run, _Position] | None = None
         self._moved = False
         """Whether the run stands elsewhere than `given` and the loaded state say."""
+        self.strict = True
+        """How the loaded state was loaded."""
 
     def check(self) -> None:
         """Refuses arguments that do not go together now rather than at the first batch, as far as they say enough.
@@ -167,11 +169,15 @@ class RunDriver(EpochDriver, Generic[_Given, _Run, _Position]):
         """
         del run, position, stop
 
-    def _resume(self, state: dict[str, Any]) -> None:
+    def _resume(self, state: dict[str, Any], *, strict: bool = True) -> None:
         """Goes on from a state, whose form is right; on an error everything is as it was."""
         rank, world_size = resolve_rank(*self._ranks)
-        resolved = self._start(world_size, rank, state)
-        self._resolved = resolved
+        before, self.strict = self.strict, strict
+        try:
+            self._resolved = self._start(world_size, rank, state)
+        except BaseException:
+            self.strict = before
+            raise
         self._loaded, self._moved = state, False
         self.iteration += 1
         self.close()

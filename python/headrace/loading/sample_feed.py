@@ -142,7 +142,7 @@ class Feed:
     """The batches of the rest of an epoch, made ahead of use; and the process that they are made in."""
 
     def __init__(self, run: runs.Run, position: runs.Position, workers: Workers) -> None:
-        self.epoch = position.row // run.size
+        self.epoch = run.order.epoch_of(position.row)
         self._tasks: deque[tuple[Task, runs.Position]] = deque()
         """Those that were drawn and whose batches were not given, each with the place after it."""
         self._made: deque[Made | Broken] = deque()
@@ -195,11 +195,11 @@ class Feed:
         self._ahead.close()
 
     def _draw(self, run: runs.Run, position: runs.Position) -> Iterator[list[Task]]:
-        epoch = position.row // run.size
+        epoch = self.epoch
         tasks: list[Task] = []
-        while position.row // run.size == epoch:
+        while run.order.epoch_of(position.row) == epoch:
             rows = run.rows_of_rank(position.row, position.batch, run.rank)
-            task = Task(position.step, epoch, position.row, rows, run.positions(rows))
+            task = Task(position.step, epoch, position.row, rows, run.positions(rows), run.order.drawn(rows))
             position = run.after(position)
             if position.skipped:
                 position = run.at(position, position.skipped.first_left(position.step))

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from headrace import _core
+from headrace._changes import changes_of
 from headrace.errors import StateMismatch
 from headrace.samples.draws import seed_of
 from headrace.samples.order import (
     ENDLESS,
+    GrownOrder,
     LaneOrder,
     Order,
     PermutedOrder,
@@ -20,9 +22,10 @@ from headrace.samples.pipeline import AnyPipeline, Pipeline
 from headrace.samples.zipped import ZipPipeline
 from headrace.state import MAX_LANES
 
+from .added import eras_of, first_samples, is_grown, with_added
 from .run_arguments import RunArguments, choose
 
-__all__ = ["Data", "check_same_data", "data_of", "order_of"]
+__all__ = ["Data", "adapted", "data_of", "order_of"]
 
 _State = Mapping[str, Any] | None
 
@@ -50,7 +53,27 @@ def data_of(pipeline: AnyPipeline, shuffle: bool) -> Data:
     return Data(kind, samples, [origin.summary() for origin in plain.origins])
 
 
-def check_same_data(data: Data, state: Mapping[str, Any]) -> None:
+def adapted(pipeline: AnyPipeline, data: Data, state: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
+    """A state whose form was checked, as the beginning of a run over some data.
+
+    With `strict` off samples may have been added, of which a warning tells, and the state from there on.
+
+    Raises:
+        StateMismatch: naming the first difference that is not allowed.
+    """
+    try:
+        _check_same(data, state)
+    except StateMismatch:
+        if not isinstance(pipeline, Pipeline) or data.kind != state["pipeline"].get("order"):
+            raise
+        if not is_grown(pipeline, state):
+            raise
+    else:
+        return state
+    return with_added(pipeline, data.samples | {"sources": data.sources}, state, state["position"], strict=strict)
+
+
+def _check_same(data: Data, state: Mapping[str, Any]) -> None:
     """Refuses the state of a run over other samples.
 
     Raises:
@@ -95,7 +118,7 @@ def order_of(
         seed: of the run.
         given: what the user said.
         largest: the largest global batch size to come.
-        state: that the run goes on from.
+        state: that the run goes on from, `adapted`.
 
     Raises:
         ValueError: if the order has no such lanes or windows.
@@ -103,7 +126,12 @@ def order_of(
     """
     if not isinstance(pipeline, ZipPipeline):
         _check_given(data.kind, given)
-        return _order(cast("Pipeline", pipeline), data.kind, seed, given, largest, state), {}
+        plain = cast("Pipeline", pipeline)
+        parts = [
+            (era.epoch, _order(first_samples(plain, era.samples), data.kind, seed, given, largest, state))
+            for era in eras_of(changes_of(state), len(plain))
+        ]
+        return parts[0][1] if len(parts) == 1 else GrownOrder(parts), {}
     kinds: list[str] = [source["order"] for source in data.sources]
     _check_given("lanes" if "lanes" in kinds else kinds[0], given)
     known: Sequence[_State] = [None] * len(kinds) if state is None else _known(kinds, state)

@@ -16,7 +16,7 @@ from headrace.state import ORDER, SCHEMA
 
 from . import steps
 from .run_arguments import NO_BATCH_SIZE, RunArguments, choose
-from .sample_orders import check_same_data, data_of, order_of
+from .sample_orders import adapted, data_of, order_of
 from .schedule import Schedule, Skipped, check_divides
 
 __all__ = ["Given", "Position", "Run", "start"]
@@ -79,7 +79,7 @@ class Run:
 
     @property
     def size(self) -> int:
-        """Samples in an epoch."""
+        """Samples in an epoch; where data was added, in those to come."""
         return self.order.size
 
     def state(self, position: Position) -> dict[str, Any]:
@@ -96,10 +96,11 @@ class Run:
     def _history(self, position: Position) -> list[Segment]:
         """The segments up to a position, and where its epoch begins: other ranks could not tell its first step."""
         past = self.needed([segment for segment in position.segments if segment[0] <= position.step])
-        epoch = position.row // self.size
+        epoch = self.order.epoch_of(position.row)
         first = self.first_step(self.before(position, epoch), epoch)
         batch = max(segment for segment in past if segment[0] <= first)[2]
-        return sorted({segment[0]: segment for segment in [*past, (first, epoch * self.size, batch)]}.values())
+        begin = self.order.begin_of(epoch)
+        return sorted({segment[0]: segment for segment in [*past, (first, begin, batch)]}.values())
 
     def needed(self, segments: Sequence[Segment]) -> list[Segment]:
         """Segments without those that say what follows from the ones before them."""
@@ -137,7 +138,7 @@ class Run:
         rows = np.arange(begin, end, dtype=np.int64)
         if end - begin == batch and batch % lanes == 0 and lanes % ranks == 0 and ranks > 1:
             # Whole lanes, which lie side by side in storage.
-            return rows[rows % lanes * ranks // lanes == rank]
+            return rows[self.order.dealt(rows) % lanes * ranks // lanes == rank]
         first, last = steps.rank_rows(0, end - begin, rank, ranks)
         return rows[first:last]
 
@@ -151,16 +152,22 @@ class Run:
 
     # Steps and rows
 
+    def end_of(self, row: int) -> int:
+        """The row behind the last one of a row's epoch."""
+        return self.order.begin_of(self.order.epoch_of(row) + 1)
+
     def steps_in(self, row: int, batch: int) -> int:
         """Steps from a row to the end of its epoch."""
-        return steps.epoch_steps(self.size - row % self.size, batch, self.world_size, self.drop_last, self.allow_empty)
+        return self._steps(self.end_of(row) - row, batch)
+
+    def _steps(self, rows: int, batch: int) -> int:
+        return steps.epoch_steps(rows, batch, self.world_size, self.drop_last, self.allow_empty)
 
     def rows_of(self, row: int, batch: int) -> tuple[int, int]:
         """The rows of all ranks in the step that begins with a row: its end, and the first row of the next step."""
-        left = self.size - row % self.size
-        _, stop = steps.step_rows(0, left, batch, self.world_size, self.drop_last, self.allow_empty)
-        last = steps.epoch_steps(left, batch, self.world_size, self.drop_last, self.allow_empty) == 1
-        return row + stop, row + left if last else row + stop
+        end = self.end_of(row)
+        _, stop = steps.step_rows(0, end - row, batch, self.world_size, self.drop_last, self.allow_empty)
+        return row + stop, self.next_row(end, batch) if self._steps(end - row, batch) == 1 else row + stop
 
     def row_of(self, position: Position, step: int) -> int:
         """The first row of a step."""
@@ -169,26 +176,37 @@ class Run:
     def _row(self, segment: Segment, step: int) -> int:
         first, row, batch = segment
         ahead = step - first
-        here = self.steps_in(row, batch)
-        if ahead < here:
-            return row + ahead * batch
-        epochs, ahead = divmod(ahead - here, self.steps_in(0, batch))
-        return (row // self.size + 1 + epochs) * self.size + ahead * batch
+        while ahead >= (here := self.steps_in(row, batch)):
+            ahead -= here
+            row = self.end_of(row)
+            # As many whole epochs as are alike.
+            epoch, each = self.order.epoch_of(row), self.steps_in(row, batch)
+            change = self.order.change_after(epoch)
+            if not each and change is None:
+                raise ValueError(f"an epoch of {self.size} samples has no step of {batch}")
+            whole = ahead // each if each else self.size
+            if change is not None:
+                whole = min(whole, change - epoch)
+            ahead -= whole * each
+            row = self.order.begin_of(epoch + whole)
+        return row + ahead * batch
 
     def first_step(self, position: Position, epoch: int) -> int:
         """The first step of an epoch that is not before the next step's, as the batch sizes are now."""
         step, row = position.step, position.row
-        while row // self.size < epoch:
+        while self.order.epoch_of(row) < epoch:
             batch = position.segment(step)[2]
             change = min((segment[0] for segment in position.segments if segment[0] > step), default=None)
             here = self.steps_in(row, batch)
             if change is not None and change < step + here:
                 step, row = change, self.row_of(position, change)
                 continue
-            step, row = step + here, (row // self.size + 1) * self.size
-            if change is None and row // self.size < epoch:
-                rest = epoch - row // self.size
-                step, row = step + rest * self.steps_in(0, batch), epoch * self.size
+            step, row = step + here, self.end_of(row)
+            if change is None:
+                # As many whole epochs as are alike.
+                next_one = self.order.epoch_of(row)
+                until = min(epoch, self.order.change_after(next_one) or epoch)
+                step, row = step + (until - next_one) * self.steps_in(row, batch), self.order.begin_of(until)
         return step
 
     def at(self, position: Position, step: int) -> Position:
@@ -205,7 +223,7 @@ class Run:
 
     def before(self, position: Position, epoch: int) -> Position:
         """A place that is not behind the start of an epoch, for `first_step`."""
-        step, row, _ = max(segment for segment in position.segments if segment[1] <= epoch * self.size)
+        step, row, _ = max(segment for segment in position.segments if segment[1] <= self.order.begin_of(epoch))
         return replace(position, step=step, row=row)
 
     def with_batch(self, position: Position, step: int, batch: int) -> Position:
@@ -216,7 +234,14 @@ class Run:
 
     def next_row(self, row: int, batch: int) -> int:
         """The row that a step begins with: if none is left of the epoch, the first of the next one."""
-        return row if self.steps_in(row, batch) else (row // self.size + 1) * self.size
+        if self.steps_in(row, batch):
+            return row
+        row = self.end_of(row)
+        # Epochs before data was added may have none.
+        change: int | None = self.order.epoch_of(row)
+        while not self.steps_in(row, batch) and (change := self.order.change_after(change)) is not None:
+            row = self.order.begin_of(change)
+        return row
 
     def check_end(self) -> None:
         """Refuses to count an epoch that has no end.
@@ -233,7 +258,7 @@ class Run:
         Raises:
             ValueError: naming what there is and what is needed.
         """
-        if self.steps_in(0, batch):
+        if self._steps(self.size, batch):
             return
         if self.size == 0:
             raise ValueError("the dataset has no samples")
@@ -245,9 +270,23 @@ class Run:
 
 
 def start(
-    pipeline: AnyPipeline, given: Given, world_size: int, rank: int, state: Mapping[str, Any] | None
+    pipeline: AnyPipeline,
+    given: Given,
+    world_size: int,
+    rank: int,
+    state: Mapping[str, Any] | None,
+    *,
+    strict: bool,
 ) -> tuple[Run, Position]:
     """The run that arguments and state describe, and where it stands.
+
+    Args:
+        pipeline: whose samples.
+        given: what the user said.
+        world_size: ranks.
+        rank: whose part.
+        state: whose form is right; None for the beginning.
+        strict: False allows data to which more was added, with a warning.
 
     Raises:
         ValueError: if something is missing, or does not fit the data or the number of ranks.
@@ -266,7 +305,7 @@ def start(
         raise ValueError("the dataset has no samples")
     data = data_of(pipeline, shuffle)
     if state is not None:
-        check_same_data(data, state)
+        state = adapted(pipeline, data, state, strict=strict)
     order, windows = order_of(pipeline, data, seed, given, largest, state)
     fixed: dict[str, Any] = {
         "schema": SCHEMA,

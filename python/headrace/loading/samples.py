@@ -74,7 +74,7 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
         return driver
 
     def _start(self, world_size: int, rank: int, state: Mapping[str, Any] | None) -> tuple[runs.Run, runs.Position]:
-        return runs.start(self.dataset.pipeline, self.given, world_size, rank, state)
+        return runs.start(self.dataset.pipeline, self.given, world_size, rank, state, strict=self.strict)
 
     def _on_other_ranks(
         self, run: runs.Run, position: runs.Position, world_size: int, rank: int
@@ -92,7 +92,7 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
     def epoch(self) -> int:
         """See `Driver`."""
         run, position = self.here()
-        return position.row // run.size
+        return run.order.epoch_of(position.row)
 
     @property
     def global_batch_size(self) -> int:
@@ -119,10 +119,9 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
 
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
         """See `Driver.load`."""
-        del strict  # what may differ without strictness, where data lies, is not in these states
         checked = check_state(state if isinstance(state, Mapping) else State.merge(state), "samples")
         with self.exclusive():
-            self._resume(checked)
+            self._resume(checked, strict=strict)
             if self._workers is not None and self._workers.seed != self.here()[0].seed:
                 self._workers = None
 
@@ -163,7 +162,7 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
         run, position = self.here()
         run.check_known(position, step)
         there = run.at(position, step)
-        if self.given.epochs is not None and there.row >= self.given.epochs * run.size:
+        if self.given.epochs is not None and there.row >= run.order.begin_of(self.given.epochs):
             raise ValueError(f"step {step} lies behind the end of the run")
         rows = run.rows_of_rank(there.row, there.batch, run.rank if rank is None else rank)
         return [run.pipeline.place(number) for number in run.positions(rows).tolist()]
@@ -197,8 +196,8 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
     def _next(self, epoch: int) -> Any:
         while True:
             run, position = self.here()
-            finished = self.given.epochs is not None and position.row >= self.given.epochs * run.size
-            here = position.row // run.size
+            finished = self.given.epochs is not None and position.row >= run.order.begin_of(self.given.epochs)
+            here = run.order.epoch_of(position.row)
             if self._feed is not None and self._feed.epoch != here:
                 self.close()
             if finished or here > epoch:

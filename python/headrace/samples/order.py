@@ -1,11 +1,14 @@
 """What comes next: the endless line of rows, each a position in a dataset.
 
-Epoch e is the rows e * M to (e + 1) * M - 1 of M samples, each of them once. The three orders and their definitions
+Epoch e is the rows e * M to (e + 1) * M - 1 of M samples, each of them once; where data was added, epochs differ in M
+(`GrownOrder`). The three orders and their definitions
 (docs/order.md, "Items" and "Permutation") are the core's; here they meet a selection.
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +21,7 @@ from .selection import InStorage, Selection
 
 __all__ = [
     "ENDLESS",
+    "GrownOrder",
     "LaneOrder",
     "Order",
     "PermutedOrder",
@@ -65,7 +69,7 @@ class Order(ABC):
     """Positions for rows.
 
     Attributes:
-        size: M, the samples of an epoch.
+        size: M, the samples of an epoch; where epochs differ, of the last ones.
         lanes: N; 1 where rows are not dealt to lanes.
         window: W, in pieces; 0 where there are no windows.
     """
@@ -81,6 +85,27 @@ class Order(ABC):
         Of a zip they are (end - begin, sources).
         """
 
+    def epoch_of(self, row: int) -> int:
+        """The epoch that a row is of."""
+        return row // self.size
+
+    def begin_of(self, epoch: int) -> int:
+        """The first row of an epoch."""
+        return epoch * self.size
+
+    def change_after(self, epoch: int) -> int | None:
+        """The first epoch behind an epoch that has other samples; None if there is none."""
+        del epoch
+        return None
+
+    def dealt(self, rows: _Ints) -> _Ints:
+        """Rows of one epoch as lanes count them: the lane of each is what is left of it by N."""
+        return rows
+
+    def drawn(self, rows: _Ints) -> _Ints:
+        """Rows of one epoch as random numbers for functions count them: in epochs of `size` rows, but of a zip."""
+        return rows
+
     def windows_of(self, row: int) -> tuple[Window, ...]:
         """The windows that a row lies in: one for each source that has windows."""
         del row
@@ -93,6 +118,71 @@ class Order(ABC):
         first = row // self.size * self.size
         begin = first + (row - first) // _BLOCK * _BLOCK
         return begin, min(begin + _BLOCK, first + self.size)
+
+
+class GrownOrder(Order):
+    """Several orders, each from an epoch on: data was added between them (docs/order.md, "Added data").
+
+    Args:
+        parts: for each its first epoch, 0 and increasing, and the order of its data. They have the same N.
+    """
+
+    def __init__(self, parts: Sequence[tuple[int, Order]]) -> None:
+        self._epochs = [epoch for epoch, _ in parts]
+        self._orders = [order for _, order in parts]
+        last = self._orders[-1]
+        self.size, self.lanes, self.window = last.size, last.lanes, last.window
+        self._begins = [0]
+        """The first row of each part."""
+        for (epoch, order), (end, _) in pairwise(parts):
+            self._begins.append(self._begins[-1] + (end - epoch) * order.size)
+        self._shifts = [begin - epoch * order.size for begin, (epoch, order) in zip(self._begins, parts, strict=True)]
+        """How many rows later a row comes than in the part's own line."""
+
+    def positions(self, begin: int, end: int) -> _Ints:
+        """See `Order.positions`."""
+        order, shift = self._part(begin)
+        return order.positions(begin - shift, end - shift)
+
+    def epoch_of(self, row: int) -> int:
+        """See `Order.epoch_of`."""
+        order, shift = self._part(row)
+        return order.epoch_of(row - shift)
+
+    def begin_of(self, epoch: int) -> int:
+        """See `Order.begin_of`."""
+        number = bisect_right(self._epochs, epoch) - 1
+        return self._orders[number].begin_of(epoch) + self._shifts[number]
+
+    def change_after(self, epoch: int) -> int | None:
+        """See `Order.change_after`."""
+        number = bisect_right(self._epochs, epoch)
+        return self._epochs[number] if number < len(self._epochs) else None
+
+    def dealt(self, rows: _Ints) -> _Ints:
+        """See `Order.dealt`."""
+        return rows - self._part(int(rows[0]))[1] if len(rows) else rows
+
+    def drawn(self, rows: _Ints) -> _Ints:
+        """See `Order.drawn`: the epoch's first row for all of them."""
+        return np.full_like(rows, self.epoch_of(int(rows[0])) * self.size) if len(rows) else rows
+
+    def windows_of(self, row: int) -> tuple[Window, ...]:
+        """See `Order.windows_of`."""
+        order, shift = self._part(row)
+        windows = order.windows_of(row - shift)
+        return tuple(window._replace(begin=window.begin + shift, end=window.end + shift) for window in windows)
+
+    def stretch(self, row: int) -> tuple[int, int]:
+        """See `Order.stretch`."""
+        order, shift = self._part(row)
+        begin, end = order.stretch(row - shift)
+        return begin + shift, end + shift
+
+    def _part(self, row: int) -> tuple[Order, int]:
+        """The order that a row is of, and its shift."""
+        number = bisect_right(self._begins, row) - 1
+        return self._orders[number], self._shifts[number]
 
 
 class SequentialOrder(Order):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from headrace._traffic import Traffic
 
-__all__ = ["Chunk", "Place", "Places", "Source", "digest"]
+__all__ = ["Chunk", "Extent", "Place", "Places", "Source", "digest", "files_in"]
 
 
 class Place(NamedTuple):
@@ -50,6 +50,14 @@ class Places(tuple[Place, ...]):
 
     def __str__(self) -> str:
         return "; ".join(map(str, self))
+
+
+class Extent(NamedTuple):
+    """How much of a source: its first chunks."""
+
+    chunks: int
+    samples: int
+    """In them: of a chunk that was not full yet, those that it had."""
 
 
 class Chunk(ABC):
@@ -146,8 +154,12 @@ class Source(ABC):
         """The file that a chunk lies in, by its path below the root."""
 
     @abstractmethod
-    def identity(self) -> str:
-        """A digest of what decides which samples there are: the same on every machine that sees the same data."""
+    def identity(self, extent: Extent | None = None) -> str:
+        """A digest of what decides which samples there are: the same on every machine that sees the same data.
+
+        Args:
+            extent: what it was when this was all there was, if the rest was added behind it; None for all of it.
+        """
 
     def cuts(self, chunk: int) -> npt.NDArray[np.int64] | None:
         """Where a chunk can be cut that is compressed as a whole, so that who reads it once need not hold all of it.
@@ -178,6 +190,17 @@ class Source(ABC):
     def columns(self) -> tuple[str, ...] | None:
         """The names of a sample's parts, or None if samples are no dicts."""
         return None if "" in self.schema else tuple(self.schema)
+
+
+def files_in(extent: Extent | None, owners: npt.NDArray[np.int64], count: int) -> int:
+    """How many files an extent has: those before the one that the chunk behind it lies in.
+
+    Args:
+        extent: None for all.
+        owners: int64, (chunks,): the file of each chunk.
+        count: of all files.
+    """
+    return count if extent is None or extent.chunks >= len(owners) else int(owners[extent.chunks])
 
 
 def digest(*parts: Any) -> str:

@@ -10,7 +10,7 @@ from headrace._traffic import Traffic
 from headrace._unpacking import unpack
 from headrace.errors import DataError, HeadraceError
 from headrace.formats.options import Decryption
-from headrace.samples.source import Chunk, Source, digest
+from headrace.samples.source import Chunk, Extent, Source, digest
 
 from .arrays import array_leaf, token_size
 from .arrow import ArrowRows
@@ -133,12 +133,13 @@ class LitDataSource(Source):
         """The file that a chunk lies in."""
         return self._files[chunk].file.path
 
-    def identity(self) -> str:
+    def identity(self, extent: Extent | None = None) -> str:
         """A digest of names, bytes and items of the chunks, and of what decides how items are read."""
         index = self._index
+        chunks = index.chunks if extent is None else index.chunks[: extent.chunks]
         return digest(
             self.format,
-            [[entry.name, entry.bytes, entry.items] for entry in index.chunks],
+            [[entry.name, entry.bytes, entry.items] for entry in chunks],
             [index.loader, index.formats, index.spec, index.temporal, self._block],
         )
 

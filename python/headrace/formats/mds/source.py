@@ -10,7 +10,7 @@ import numpy as np
 from headrace._files import Blob, File, Store
 from headrace._traffic import Traffic
 from headrace.errors import DataError, MissingError
-from headrace.samples.source import Chunk, Source, digest
+from headrace.samples.source import Chunk, Extent, Source, digest
 
 from .encodings import PICKLE
 from .index import Layout, Part, Shard, read_index
@@ -106,16 +106,17 @@ class MdsSource(Source):
             return file.path
         return (part.packed_name if packed else None) or part.name
 
-    def identity(self) -> str:
+    def identity(self, extent: Extent | None = None) -> str:
         """A digest of the shards' names, sizes, counts and columns, however they are compressed."""
-        layouts = {shard.layout: None for shard in self._shards}
+        shards = self._shards if extent is None else self._shards[: extent.chunks]
+        layouts = {shard.layout: None for shard in shards}
         number = {layout: at for at, layout in enumerate(layouts)}
         return digest(
             "mds",
             [[layout.format, layout.names, layout.encodings, layout.separator, layout.newline] for layout in layouts],
             [
                 [number[shard.layout], shard.samples, [[part.name, part.size] for part in _parts(shard)]]
-                for shard in self._shards
+                for shard in shards
             ],
         )
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.samples.source import Chunk, digest
+from headrace.samples.source import Chunk, Extent, digest
 
 from .layout import Documents, Records, Shard, fields_of
 from .reading import open_file
@@ -39,9 +39,9 @@ class DocumentSource(Shards):
         self.records.verify(chunk)
         return _DocumentChunk(self, self.records.shards[chunk], columns or tuple(self.schema))
 
-    def identity(self) -> str:
+    def identity(self, extent: Extent | None = None) -> str:
         """See `Source.identity`."""
-        return digest(*self.records.identity(), "documents")
+        return digest(*self.records.identity(extent), "documents")
 
 
 class _DocumentChunk(Chunk):

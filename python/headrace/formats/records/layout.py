@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from headrace._files import Blob, File, Store
 from headrace.errors import DataError
+from headrace.samples.source import Extent
 
 from .reading import Opened, open_file, read_many
 
@@ -76,7 +77,7 @@ class Records:
         shards: in their order.
         length: records that belong together by the files themselves, if they say so.
         meta: what is stored with each document: a type with fields, or None.
-        content: what tells this content from another beside names and sizes.
+        content: of each shard what tells its content from another beside name and size, if there is such.
         digests: of each shard, files and the digests that their bytes must have, if they are to be compared.
     """
 
@@ -104,10 +105,11 @@ class Records:
         """Whether it is known where documents end."""
         return all(shard.documents is not None for shard in self.shards)
 
-    def identity(self) -> list[Any]:
-        """What decides which records there are, as plain values."""
-        files = [[shard.file.path, shard.file.size, shard.begin, shard.records] for shard in self.shards]
-        return [self.format, str(self.dtype.descr), files, list(self.content)]
+    def identity(self, extent: Extent | None = None) -> list[Any]:
+        """What decides which records there are, as plain values; see `Source.identity`."""
+        shards = self.shards if extent is None else self.shards[: extent.chunks]
+        files = [[shard.file.path, shard.file.size, shard.begin, shard.records] for shard in shards]
+        return [self.format, str(self.dtype.descr), files, list(self.content[: len(shards)])]
 
     def verify(self, chunk: int) -> None:
         """Compares a shard's files with their digests, if that was asked for.

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.samples.source import Chunk, digest
+from headrace.samples.source import Chunk, Extent, digest
 
 from .documents import documents_of
 from .layout import Records, Shard
@@ -51,9 +51,9 @@ class PieceSource(Shards):
         self.records.verify(chunk)
         return _PieceChunk(self, self.records.shards[chunk], self.pieces[chunk], columns or tuple(self.schema))
 
-    def identity(self) -> str:
+    def identity(self, extent: Extent | None = None) -> str:
         """See `Source.identity`."""
-        return digest(*self.records.identity(), "pieces", self.length, self.overlap)
+        return digest(*self.records.identity(extent), "pieces", self.length, self.overlap)
 
 
 class _PieceChunk(Chunk):

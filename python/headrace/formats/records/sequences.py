@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from headrace._traffic import Traffic
 from headrace.errors import DataError
-from headrace.samples.source import Chunk, Source, digest
+from headrace.samples.source import Chunk, Extent, Source, digest
 
 from .layout import Records, Shard
 from .reading import Opened, open_file, read_many
@@ -80,9 +80,9 @@ class SequenceSource(Shards):
         self.records.verify(chunk)
         return SequenceChunk(self, self.records.shards[chunk], int(self.sizes[chunk]), columns or self.records.columns)
 
-    def identity(self) -> str:
+    def identity(self, extent: Extent | None = None) -> str:
         """See `Source.identity`."""
-        return digest(*self.records.identity(), self.length, self.overlap)
+        return digest(*self.records.identity(extent), self.length, self.overlap)
 
 
 class SequenceChunk(Chunk):

@@ -47,7 +47,6 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
         super().__init__(dataset, given, arguments)
         self._planner = planner
         self._resources = resources
-        self._strict = True
         self._workers: LaneWorkers | None = None
         self._feed: LaneFeed | None = None
         self._source: LaneSource | None = None
@@ -85,7 +84,7 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
         return driver
 
     def _start(self, world_size: int, rank: int, state: Mapping[str, Any] | None) -> tuple[runs.LaneRun, runs.Position]:
-        return runs.start(self._planner, self.given, world_size, rank, state, strict=self._strict)
+        return runs.start(self._planner, self.given, world_size, rank, state, strict=self.strict)
 
     def _on_other_ranks(
         self, run: runs.LaneRun, position: runs.Position, world_size: int, rank: int
@@ -146,12 +145,7 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
         whole = state if isinstance(state, Mapping) else State.merge(state)
         checked = check_state(whole, "dynamic")
         with self.exclusive():
-            before, self._strict = self._strict, strict
-            try:
-                self._resume(self._planner.adapted(checked, strict=strict))
-            except BaseException:
-                self._strict = before
-                raise
+            self._resume(self._planner.adapted(checked, strict=strict), strict=strict)
             # Those of another seed, or another window.
             self._workers = None
 
