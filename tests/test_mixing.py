@@ -77,7 +77,6 @@ def test_weights_that_are_none(packed: hr.PackedDataset, weights: tuple[float, f
         ),
         ({"schedule": {5: {"a": -2}}}, ValueError, "the weight of source 'a' at 5 must be 0 or more"),
         ({"schedule": {-5: {"a": 2}}}, ValueError, "a point of the schedule must be at least 0, got -5"),
-        ({"schedule": hr.WeightSchedule({}, over="rows")}, ValueError, "got over='rows', shape='constant'"),  # type: ignore[arg-type]
         ({"temperature": 0}, ValueError, "temperature must be above 0 and finite, got 0"),
         ({"temperature": "hot"}, TypeError, "temperature must be a number, got 'hot'"),
         ({"on_exhausted": "end"}, ValueError, 'on_exhausted must be "repeat", "stop" or "drop", got \'end\''),

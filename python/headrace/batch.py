@@ -41,6 +41,8 @@ class Batch(Mapping[str, Any]):
     and ``max_seqlen`` (int); with ``remainder="pad"`` also ``loss_mask`` (uint8, the same shape: 1 for tokens); of a
     mixture also ``source`` (int32, (rows,): numbers of its `names`).
 
+    It pickles as a dict of its arrays.
+
     Attributes:
         step: the step, from 0 through the whole run.
         epoch: the epoch of the global batch's first row.
@@ -118,6 +120,10 @@ class Batch(Mapping[str, Any]):
         `requested_schema` is ignored, as the interface allows.
         """
         return self._raw.arrow_c_array(list(self._names.items()))
+
+    def __reduce__(self) -> Any:
+        # Where it stands is the loader's, which is not sent along.
+        return dict, (dict(self),)
 
     def __repr__(self) -> str:
         def show(value: Any) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from itertools import pairwise
-from typing import Any, Final, Literal, SupportsIndex
+from typing import Any, Final, Literal, SupportsIndex, cast
 
 from ._base import Dataset
 from ._units import as_int
@@ -42,6 +42,10 @@ class WeightSchedule:
         shape: ``"constant"``: a point's weights hold until the next one; ``"linear"``: they change evenly to those of
             the next one, in up to 256 pieces. The last point's hold to the end.
 
+    Raises:
+        TypeError: if `points` is no dict of dicts.
+        ValueError: if `over` or `shape` is none of these.
+
     Example:
         >>> headrace.WeightSchedule({0: {"web": 9, "code": 1}, 1000: {"web": 1, "code": 1}}, shape="linear").over
         'steps'
@@ -51,6 +55,21 @@ class WeightSchedule:
     over: Literal["steps", "tokens"] = "steps"
     shape: Literal["constant", "linear"] = "constant"
 
+    def __post_init__(self) -> None:
+        points: Any = self.points
+        if not isinstance(points, Mapping) or not all(
+            isinstance(weights, Mapping) for weights in cast("Mapping[Any, Any]", points).values()
+        ):
+            raise TypeError(
+                "a schedule must be a dict from steps or tokens to the weight of each source, such as "
+                f'{{0: {{"web": 9, "code": 1}}}}, got {points!r}'
+            )
+        if self.over not in ("steps", "tokens") or self.shape not in ("constant", "linear"):
+            raise ValueError(
+                'a schedule is over "steps" or "tokens" and of shape "constant" or "linear", '
+                f"got over={self.over!r}, shape={self.shape!r}"
+            )
+
     def pieces(self) -> list[tuple[int, dict[str, float]]]:
         """Weights that hold from a count on, in order; the first from 0.
 
@@ -59,8 +78,14 @@ class WeightSchedule:
             [(0, {'web': 1}), (500, {'web': 2})]
         """
         points = [(at, dict(weights)) for at, weights in sorted(self.points.items())]
-        if self.shape == "constant":
+        if self.shape == "constant" or not points:
             return points
+        names = set(points[0][1])
+        if odd := [at for at, weights in points if set(weights) != names]:
+            raise ValueError(
+                f"a linear schedule must have the same sources at each point, got {sorted(points[0][1])} at "
+                f"{points[0][0]} and {sorted(self.points[odd[0]])} at {odd[0]}"
+            )
         even = [(at, _normal(weights)) for at, weights in points]
         pieces: list[tuple[int, dict[str, float]]] = []
         for (begin, first), (end, last) in pairwise(even):
@@ -256,12 +281,7 @@ def _points(
     temperature: float | None,
 ) -> WeightSchedule:
     """The whole schedule, checked."""
-    given = schedule if isinstance(schedule, WeightSchedule) else WeightSchedule(schedule or {})
-    if given.over not in ("steps", "tokens") or given.shape not in ("constant", "linear"):
-        raise ValueError(
-            'a schedule is over "steps" or "tokens" and of shape "constant" or "linear", '
-            f"got over={given.over!r}, shape={given.shape!r}"
-        )
+    given = schedule if isinstance(schedule, WeightSchedule) else WeightSchedule({} if schedule is None else schedule)
     points = {as_int(at, "a point of the schedule", least=0, most=2**62): one for at, one in given.points.items()}
     if 0 not in points:
         if weights is None:

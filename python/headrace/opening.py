@@ -160,6 +160,12 @@ def open(
         )
     if index not in ("auto", "rebuild"):
         index = os.path.abspath(index)  # noqa: PTH100
+    missing = [name for name in ("algorithm", "level", "decrypt") if not hasattr(decryption, name)]
+    if decryption is not None and missing:
+        raise TypeError(
+            f"decryption must be a key with algorithm, level and decrypt, got a {type(decryption).__name__} without "
+            f"{missing[0]}\nhint: headrace.encryption.load_key(path, password) reads the key that was saved"
+        )
     options = options_of(storage_options)
     if group is not None and format not in (None, "files"):
         raise ValueError(f"group is for raw files, got it with format={format!r}")

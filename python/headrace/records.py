@@ -10,6 +10,7 @@ from ._units import as_int
 from .formats.records import DocumentSource, PieceSource, Records, SequenceSource, stretches
 from .samples.cache import ChunkCache
 from .samples.dataset import SampleDataset
+from .samples.dynamic import DocumentPipeline
 from .samples.pipeline import Origin, Pipeline
 from .samples.selection import Selection
 from .samples.source import Source
@@ -156,6 +157,15 @@ class StreamDataset(_RecordDataset):
         """
         begin = as_int(start, "start", least=0)
         return stretches(self._records, as_int(count, "count", least=1), begin)
+
+    def _with_parts(self, names: tuple[str, ...]) -> DocumentPipeline:
+        if self.sequence_length is None:
+            more = ", or documents()" if self.has_documents else ""
+            raise TypeError(
+                f"pack: expected samples that are lists of tokens, got single records of {self.url}\n"
+                f"hint: sequences(length){more} makes them"
+            )
+        return super()._with_parts(names)
 
     def __repr__(self) -> str:
         return (

@@ -69,9 +69,11 @@ class Store:
     """
 
     def __init__(self, url: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> None:
-        self._given = expanded(address(url, "url"))
-        self._options = options_of(storage_options)
-        self._core = _core.Store(self._given, storage_options=self._options)
+        self._set(expanded(address(url, "url")), options_of(storage_options))
+
+    def _set(self, given: str, options: dict[str, str]) -> None:
+        self._given, self._options = given, options
+        self._core = _core.Store(given, storage_options=options)
 
     @property
     def url(self) -> str:
@@ -101,7 +103,7 @@ class Store:
             >>> headrace.Store("s3://bucket/web").uri("a b.parquet")
             's3://bucket/web/a b.parquet'
         """
-        return self._core.uri(key)
+        return self._core.uri(_key(key))
 
     def list(self, prefix: str = "", *, ordered: bool = True) -> Iterator[StoredFile]:
         """All files whose keys begin with a text, hidden ones too.
@@ -119,7 +121,7 @@ class Store:
             >>> [file.key for file in headrace.Store(folder).list()]
             ['a.parquet']
         """
-        pages = self._core.list(prefix, ordered=ordered)
+        pages = self._core.list(_key(prefix, "prefix"), ordered=ordered)
         return (_stored(entry) for page in iter(pages.next, []) for entry in page)
 
     def head(self, key: str) -> StoredFile:
@@ -133,7 +135,7 @@ class Store:
             >>> headrace.Store(folder).head("a.parquet").key
             'a.parquet'
         """
-        return _stored(self._core.head(key))
+        return _stored(self._core.head(_key(key)))
 
     def read(self, key: str, offset: SupportsIndex = 0, length: SupportsIndex | None = None) -> bytes:
         """The bytes of a file, or a range of them. All are of one version of it.
@@ -155,7 +157,7 @@ class Store:
         """
         start = as_int(offset, "offset", least=0)
         count = None if length is None else as_int(length, "length", least=0)
-        return bytes(memoryview(self._core.read(key, offset=start, length=count)))
+        return bytes(memoryview(self._core.read(_key(key), offset=start, length=count)))
 
     def put(
         self, key: str, data: bytes | bytearray | memoryview | os.PathLike[str], *, only_new: bool = False
@@ -187,9 +189,9 @@ class Store:
         """
         condition = "new" if only_new else ""
         if isinstance(data, os.PathLike):
-            found = self._core.put_file(key, os.fspath(data), condition=condition)
+            found = self._core.put_file(_key(key), os.fspath(data), condition=condition)
         else:
-            found = self._core.put(key, _bytes(data), condition=condition)
+            found = self._core.put(_key(key), _bytes(data), condition=condition)
         if found is None:
             raise FileExistsError(f"{self.uri(key)}: expected no file of this name, found one")
         return _stored(found)
@@ -221,7 +223,7 @@ class Store:
         """
         if not version:
             raise ValueError(f"{self.uri(key)}: expected the version that has to be there, got none")
-        found = self._core.put(key, _bytes(data), condition=f"={version}")
+        found = self._core.put(_key(key), _bytes(data), condition=f"={version}")
         return None if found is None else _stored(found)
 
     def delete(self, key: str) -> None:
@@ -234,7 +236,7 @@ class Store:
         Example:
             >>> headrace.Store(folder / "copies").delete("no such file")
         """
-        self._core.delete(key)
+        self._core.delete(_key(key))
 
     def __repr__(self) -> str:
         return f"Store({self.url!r})"
@@ -246,7 +248,16 @@ class Store:
 
 
 def _again(url: str, options: dict[str, str]) -> Store:
-    return Store(url, storage_options=options)
+    """A store in another process. Templates were filled in where it was made."""
+    store = Store.__new__(Store)
+    store._set(url, options)  # pyright: ignore[reportPrivateUsage]
+    return store
+
+
+def _key(key: Any, name: str = "key") -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"{name} must be text, the path of a file below the store's root, got {key!r}")
+    return key
 
 
 def _stored(entry: tuple[str, int, str, int | None]) -> StoredFile:

@@ -54,6 +54,7 @@ class FilesSource(Source):
         self.stored = np.diff(np.concatenate(([0], np.cumsum(stored)))[bounds]).astype(np.int64)
         if groups is None:
             self.schema = {"path": "str", "data": "bytes"}
+            self.advice = _advice(table.path(0)) if count else ""
         else:
             kind = "bytes?" if groups.is_partial else "bytes"
             self.schema = {"key": "str", **dict.fromkeys(groups.fields, kind)}
@@ -113,6 +114,13 @@ class FilesSource(Source):
     def traffic(self) -> Traffic:
         """What the store counted."""
         return self._store.traffic()
+
+
+def _advice(path: str) -> str:
+    """How files like this one are opened as something else."""
+    if path.lower().endswith((".bin", ".npy")):
+        return 'headrace.open(..., stored_dtype="uint16") reads these files as tokens of that type'
+    return 'headrace.open(..., format="text") makes a sample {"text": line} of each line of a file'
 
 
 class _FilesChunk(Chunk):

@@ -106,6 +106,7 @@ class ParquetReader(Reader, Told):
 
     Raises:
         ValueError: if there is no row in a part.
+        TypeError: if `columns` is no list of names.
         ImportError: if pyarrow is not installed.
 
     Example:
@@ -128,6 +129,8 @@ class ParquetReader(Reader, Told):
     ) -> None:
         _parquet()
         self.rows = as_int(rows, "rows", least=1)
+        if isinstance(columns, str):
+            raise TypeError(f"columns must be a list of names, got {columns!r}")
         self.columns = None if columns is None else list(columns)
         self.storage_options = dict(storage_options or {})
         self._open: _Group | None = None

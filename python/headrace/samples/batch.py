@@ -12,7 +12,8 @@ __all__ = ["SampleBatch"]
 class SampleBatch(dict[str, Any]):
     """One rank's part of a global batch: the dict that collation made.
 
-    A batch that is no dict is given as it is, without these attributes; `DataLoader.state_dict` is the state after it.
+    It pickles as a dict. A batch that is no dict is given as it is, without these attributes; `DataLoader.state_dict`
+    is the state after it.
 
     Attributes:
         step: the step, from 0 through the whole run.

@@ -241,9 +241,10 @@ class SampleDataset(Readable):
             TypeError: sequences cuts records of token files and of stores of records as headrace.open gives them, ...
         """  # noqa: D205
         del length, settings
+        advice = self.pipeline.origins[0].source.advice
         raise TypeError(
             "sequences cuts records of token files and of stores of records as headrace.open gives them, before any "
-            f"other step, got {self!r}"
+            f"other step, got {self!r}" + (f"\nhint: {advice}" if advice else "")
         )
 
     # Inside
@@ -265,13 +266,18 @@ class SampleDataset(Readable):
                 return self._as_documents()
             parts = tuple(dict.fromkeys(part_of(name, there) for name in names))
             if missing := [name for name in parts if name not in there]:
-                raise ValueError(
-                    f"pack: samples have no part {missing[0]!r}, only {', '.join(there)}\n"
-                    "hint: column= names what is packed; tokenize makes tokens of a text"
-                )
+                hint = origin.source.advice or "column= names what is packed; tokenize makes tokens of a text"
+                raise ValueError(f"pack: samples have no part {missing[0]!r}, only {', '.join(there)}\nhint: {hint}")
             origins.append(_selected(origin, parts))
         # Stored as they are to be packed: no other column is read.
         return self._with_origins(origins)._as_documents()
+
+    def _expect_text(self, column: str) -> None:
+        for origin in self.pipeline.origins:
+            there = origin.columns or origin.source.columns
+            if not origin.stages and there is not None and column not in there:
+                hint = origin.source.advice or "column= names the text"
+                raise ValueError(f"tokenize: samples have no part {column!r}, only {', '.join(there)}\nhint: {hint}")
 
     def _then(self, stage: Stage) -> "SampleDataset":
         return self._with_origins(

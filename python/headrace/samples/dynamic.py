@@ -147,7 +147,7 @@ class Chain(Dataset):
         Raises:
             ImportError: if the package of the tokenizer is not installed.
             TypeError: if a value is of the wrong type.
-            ValueError: if one cannot be used, or the tokenizer lacks a token.
+            ValueError: if one cannot be used, samples have no such part, or the tokenizer lacks a token.
 
         Example:
             >>> tokens = samples.tokenize(lambda text: list(text.encode()), eos=0)
@@ -158,6 +158,7 @@ class Chain(Dataset):
 
         if not isinstance(column, str) or not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"column and name must be text, got {column!r} and {name!r}")
+        self._expect_text(column)
         encoder = encoder_of(tokenizer, bos=bos, eos=eos, vocab_size=vocab_size)
         most = None if truncate is None else as_int(truncate, "truncate", least=1)
         return self._then(Tokenize(encoder, column, name, most))
@@ -285,6 +286,14 @@ class Chain(Dataset):
         """What it consists of, where only some parts of samples are of use."""
         del names
         return self._as_documents()
+
+    def _expect_text(self, column: str) -> None:
+        """Refuses the name of a text that samples lack, where that is known.
+
+        Raises:
+            ValueError: if they do.
+        """
+        del column
 
     def _dynamic(self, stage: Stage) -> "DynamicDocuments":
         pipeline = self._as_documents()

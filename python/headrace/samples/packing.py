@@ -141,8 +141,8 @@ class RowPacking:
             seq_len=length,
             overlap=as_int(overlap, "overlap", least=0, most=length),
             columns=packed,
-            bos_id=token_id(bos_id, "bos_id"),
-            eos_id=token_id(eos_id, "eos_id"),
+            bos_id=_fitting(bos_id, "bos_id", packed[0]),
+            eos_id=_fitting(eos_id, "eos_id", packed[0]),
             boundaries=bool(boundaries),
             cu_seqlens_size=None if cu_seqlens_size is None else as_int(cu_seqlens_size, "cu_seqlens_size", least=2),
             lookahead=_LOOKAHEAD if lookahead is None else as_int(lookahead, "lookahead", least=1, most=2**20),
@@ -283,6 +283,17 @@ def token_id(value: SupportsIndex | None, name: str) -> int | None:
     return None if value is None else as_int(value, name, least=-(2**31), most=2**31 - 1)
 
 
+def _fitting(value: SupportsIndex | None, name: str, column: PackedColumn) -> int | None:
+    """A token that its column can hold, or None for None."""
+    token, bounds = token_id(value, name), np.iinfo(column.dtype)
+    if token is not None and not bounds.min <= token <= bounds.max:
+        raise ValueError(
+            f"{name} must fit into {column.column!r}, which is {column.dtype} ({bounds.min} to {bounds.max}), "
+            f"got {token}"
+        )
+    return token
+
+
 def _columns(
     column: str,
     columns: Iterable[str] | Mapping[str, str] | None,
@@ -315,7 +326,10 @@ def _columns(
     for number, (key, kind) in enumerate(kinds.items()):
         if key in RESERVED:
             raise ValueError(f"columns must be none of {', '.join(RESERVED)}, got {key!r}")
-        text = np.dtype(kind).name
+        try:
+            text = np.dtype(kind).name
+        except TypeError:
+            text = kind
         _one_of(text, f"columns[{key!r}]", _DTYPES)
         if number == 0 and np.dtype(text).kind not in "iu":
             raise ValueError(f"columns: the first one holds tokens, expected a dtype of integers, got {text!r}")

@@ -124,6 +124,7 @@ class Source(ABC):
             decides the order, which no store may change.
         dtypes: NumPy types of the columns that hold numbers, if chunks can be gathered column by column.
         remote: whether reads travel over a network, so that many at once pay.
+        advice: how the same files are opened for what their samples lack as they are, if there is such a way.
     """
 
     format: str
@@ -134,6 +135,7 @@ class Source(ABC):
     random_access: bool = False
     remote: bool = False
     dtypes: Mapping[str, np.dtype[Any]] = MappingProxyType({})
+    advice: str = ""
 
     @abstractmethod
     def load(self, chunk: int, columns: tuple[str, ...] | None = None) -> Chunk:
