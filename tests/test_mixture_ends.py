@@ -79,7 +79,8 @@ def test_runs_go_on_exactly_to_their_end(samples: dict[str, hr.SampleDataset], r
     # A state of the end is one, too.
     assert steps(loaders(dataset, 2, whole[-1].parts)) == []
     again = loaders(dataset, 3, whole[-3].parts)
-    assert [len(iter(loader)) for loader in again] == [2] * 3
+    rests: list[Any] = [iter(loader) for loader in again]
+    assert [len(rest) for rest in rests] == [2] * 3
     assert [step.rows for step in steps(again)] == [step.rows for step in whole[-2:]]
 
 

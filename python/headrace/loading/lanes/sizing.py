@@ -81,8 +81,8 @@ class Sizing:
         """
         left = self._worth()
         each = self._made / self._items if self._made else float(self._row)
-        # As much as is asked for, or as keeps all threads at work.
-        wanted = np.maximum(self.rows * self._row, self._share * left * self._tasks * each / len(self.rows))
+        # As much as is asked for, or as keeps all threads at work: in whole items, or else each lane would have one.
+        wanted = np.maximum(self.rows * self._row, self._share * left * self._tasks // len(self.rows) * each)
         missing = wanted + (np.array(self._fill) - self._coming) * each - self._have
         if self._last:
             missing -= np.array(self._waiting) * (self._made / max(1, self._documents))
