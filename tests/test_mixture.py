@@ -129,6 +129,49 @@ def test_each_batch_is_within_one_row_of_the_weights(
         assert not counts[np.array(weights) == 0].any()
 
 
+def counts_of_batches(weights: list[float], *, seed: int, lanes: int, rounds: int, batches: int) -> Any:
+    """int64, (batches, sources): rows of each source in batches of some rounds."""
+    core = _core.Mixture(
+        seed=seed,
+        lanes=lanes,
+        together=False,
+        source_lanes=[lanes] * len(weights),
+        phases=[(0, 0, 1, weights)],
+        limits=[None] * len(weights),
+        stop=False,
+    )
+    rows = np.frombuffer(memoryview(core.sources(0, batches * rounds * lanes)), dtype=np.uint32)
+    drawn = rows.reshape(batches, rounds * lanes)
+    return np.stack([(drawn == source).sum(axis=1) for source in range(len(weights))], axis=1)
+
+
+@given(
+    weights=st.lists(st.one_of(st.floats(0.01, 1), st.just(0.0), st.floats(1e-9, 1e-3)), min_size=1, max_size=6).filter(
+        any
+    ),
+    lanes=st.integers(1, 150),
+    rounds=st.integers(1, 12),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_a_batch_of_m_rounds_is_within_m_rows_of_the_weights(
+    weights: list[float], lanes: int, rounds: int, seed: int
+) -> None:
+    shares = points(weights)
+    for counts in counts_of_batches(weights, seed=seed, lanes=lanes, rounds=rounds, batches=20).tolist():
+        # In whole numbers of 2**-48 rows.
+        errors = [count * 2**48 - share * lanes * rounds for count, share in zip(counts, shares, strict=True)]
+        assert max(map(abs, errors)) < rounds * 2**48
+
+
+@pytest.mark.parametrize("lanes, least, most", [(89, 7.5, 8), (12, 1, 4), (64, 1, 4), (512, 1, 4)])
+def test_rounds_err_alike_where_lanes_move_by_almost_a_whole_row(lanes: int, least: float, most: float) -> None:
+    worst = 0.0
+    for share in np.linspace(0.05, 0.95, 37).tolist():
+        counts = counts_of_batches([share, 1 - share], seed=1, lanes=lanes, rounds=8, batches=64)
+        worst = max(worst, float(abs(counts[:, 0] - 8 * lanes * share).max()))
+    assert least < worst < most
+
+
 def test_stats_and_state_tell_what_each_source_has_given(parts: dict[str, Corpus]) -> None:
     [loader] = loaders(mixed(parts), 1, global_batch_size=12, seed=1)
     taken = steps([loader], 9)
