@@ -123,6 +123,22 @@ def test_text_is_taken_for_it_if_that_is_said(folder: Path) -> None:
     assert report("verify", folder, "--format", "text")["samples"] == 2
 
 
+def test_token_files_are_taken_for_them_if_their_type_is_said(folder: Path) -> None:
+    np.arange(300, dtype="<u2").tofile(folder / "a.bin")
+    how = ["--stored-dtype", "uint16"]
+    assert report("inspect", folder, *how)["samples"] == 300
+    assert report("head", folder, *how, "--start", 299)["samples"][0]["sample"] == {"tokens": 299}
+    assert report("verify", folder, *how) == {"format": "tokens", "chunks": 1, "samples": 300, "faults": []}
+    assert report("inspect", folder)["format"] == "files"
+    (folder / "a.bin").write_bytes(b"odd")
+    assert "3 bytes" in run("inspect", folder, *how, code=2).stderr
+    (folder / "a.bin").rename(folder / "a.txt")
+    for command in ("inspect", "head", "verify"):
+        assert "stored_dtype is for token files" in run(command, folder, *how, code=2).stderr
+    _parquet(folder)
+    assert "--stored-dtype is the type of token files" in run("verify", folder, *how, code=2).stderr
+
+
 @pytest.mark.parametrize("kind", OTHERS)
 def test_inspect(kind: str, folder: Path) -> None:
     WRITE[kind](folder)

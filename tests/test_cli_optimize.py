@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from headrace.cli import app
 from prepare_functions import environment
 
 SOURCE = """
+import os
 from pathlib import Path
 FACTOR = 2
 def length(path):
@@ -27,6 +29,8 @@ class Lines:
         return {"text": "".join(lines).upper()}
 def rows(table):
     yield from table.to_pylist()
+def dies(line):
+    os._exit(3)
 def fails(line):
     if line == "b":
         raise KeyError("no b")
@@ -96,8 +100,9 @@ def test_what_the_function_raises_is_shown_with_its_place(
 ) -> None:
     (tmp_path / "list").write_text("a\nb\nc\n")
     done = run(f"{source}:fails", tmp_path / "out", "--list", tmp_path / "list", code=1)
-    assert "KeyError: 'no b'" in done.output
-    assert "in input 1: 'b'" in done.output
+    assert done.stderr.startswith("Traceback (most recent call last):\n")
+    assert done.stderr.endswith("KeyError: 'no b'\nin input 1: 'b'\n")
+    assert re.findall(r'File ".*/(.*?)", line \d+, in (\w+)', done.stderr) == [(source.name, "fails")]
     shown = run(f"{source}:fails", tmp_path / "out", "--list", tmp_path / "list", "--skip", "--no-resume", code=1)
     assert "1, listed in _headrace/skipped.jsonl" in shown.stdout
     assert [sample["line"] for sample in ours(tmp_path / "out")] == ["a", "c"]
@@ -109,7 +114,17 @@ def test_worker_processes_find_the_function(source: Path, tmp_path: Path) -> Non
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert ours(tmp_path / "out") == [{"name": "in.txt", "length": 8}]
-    command[4] = f"{source.stem}:length"
+    options = ["--workers", "1", "--list", "-"]
+    command = [sys.executable, "-m", "headrace", "optimize", f"{source.name}:fails", "failed", *options]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), input="a\nb\n", capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.findall(r'File ".*/(.*?)", line \d+, in (\w+)', done.stderr) == [(source.name, "fails")]
+    assert done.stderr.startswith("KeyError: 'no b'\nin input 1: 'b'\nin worker process 0 (pid ")
+    command[4:6] = f"{source.name}:dies", "died"
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), input="a\n", capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("headrace optimize: input 0 was begun 2 times, and its process ended each time")
+    command = [sys.executable, "-m", "headrace", "optimize", f"{source.stem}:length", "in.txt", "out", "--workers", "1"]
     done = subprocess.run(
         [*command, "--mode", "append"], cwd=tmp_path, env=environment(), capture_output=True, text=True
     )
@@ -133,6 +148,9 @@ def test_functions_that_are_not_there(source: Path, tmp_path: Path) -> None:
     assert (
         "--list nothing: expected a file of text"
         in run(f"{source}:length", tmp_path / "out", "--list", "nothing", code=2).output
+    )
+    assert "engine must be one of 'local', 'ray', got 'spark'" in (
+        run(f"{source}:length", tmp_path, tmp_path / "out", "--engine", "spark", code=2).output
     )
     assert "--column is for --rows" in run(f"{source}:rows", tmp_path, tmp_path / "out", "--column", "a", code=2).output
     assert not os.path.lexists(tmp_path / "out")

@@ -47,6 +47,10 @@ Format = Annotated[
     str | None,
     typer.Option(metavar="FORMAT", help="The format, as headrace.open takes it; by default it is found out."),
 ]
+StoredDtype = Annotated[
+    str | None, typer.Option(metavar="TYPE", help="Of token files that do not say it, such as uint16.")
+]
+Engine = Annotated[str, typer.Option(metavar="NAME", help="local, or ray for processes on a Ray cluster.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SeqLen = Annotated[int, typer.Option(min=1, max=_INT32 - 1, help="Tokens in a row.")]
 GlobalBatch = Annotated[int, typer.Option("--batch", min=1, max=_MOST, help="Rows of all ranks in a step.")]
@@ -83,6 +87,7 @@ def _inspect(  # pyright: ignore[reportUnusedFunction]
     column: Column = None,
     lengths: Annotated[bool, typer.Option(help="Read the token column to count documents by length.")] = True,
     format: Format = None,
+    stored_dtype: StoredDtype = None,
     storage_option: StorageOptions = None,
     json: Json = False,
 ) -> None:
@@ -97,6 +102,7 @@ def _inspect(  # pyright: ignore[reportUnusedFunction]
         column=column,
         lengths=lengths,
         format=format,
+        stored_dtype=stored_dtype,
         storage_option=storage_option,
         as_json=json,
     )
@@ -111,6 +117,7 @@ def _head(  # pyright: ignore[reportUnusedFunction]
         list[str] | None, typer.Option(metavar="NAME", help="Only this part of each sample; may be repeated.")
     ] = None,
     format: Format = None,
+    stored_dtype: StoredDtype = None,
     storage_option: StorageOptions = None,
     json: Json = False,
 ) -> None:
@@ -126,6 +133,7 @@ def _head(  # pyright: ignore[reportUnusedFunction]
         start=start,
         select=select,
         format=format,
+        stored_dtype=stored_dtype,
         storage_option=storage_option,
         as_json=json,
     )
@@ -139,6 +147,7 @@ def _verify(  # pyright: ignore[reportUnusedFunction]
         typer.Option(help="The token column, which each file must have; by default each list of integers is one."),
     ] = None,
     format: Format = None,
+    stored_dtype: StoredDtype = None,
     storage_option: StorageOptions = None,
     json: Json = False,
 ) -> None:
@@ -146,7 +155,16 @@ def _verify(  # pyright: ignore[reportUnusedFunction]
     from headrace.cli import verify as command
     from headrace.cli._common import clean
 
-    clean("verify", command.run, urls, column=column, format=format, storage_option=storage_option, as_json=json)
+    clean(
+        "verify",
+        command.run,
+        urls,
+        column=column,
+        format=format,
+        stored_dtype=stored_dtype,
+        storage_option=storage_option,
+        as_json=json,
+    )
 
 
 @app.command("plan")
@@ -267,9 +285,7 @@ def _convert(  # pyright: ignore[reportUnusedFunction]
         str | None,
         typer.Option(metavar="FORMAT", help="The format of what is read; by default it is found out."),
     ] = None,
-    stored_dtype: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="Of token files that do not say it, such as uint16.")
-    ] = None,
+    stored_dtype: StoredDtype = None,
     sequence_length: Annotated[
         int | None, typer.Option(min=1, max=_INT32 - 1, help="Cuts token files and streams to samples of that length.")
     ] = None,
@@ -362,6 +378,7 @@ def _optimize(  # pyright: ignore[reportUnusedFunction]
     first: Annotated[int | None, typer.Option(min=1, max=_MOST, help="Do only so many inputs, for a look.")] = None,
     skip: Annotated[bool, typer.Option("--skip", help="Leave out inputs for which the function raises.")] = False,
     resume: Annotated[bool, typer.Option(help="Go on with an unfinished run, or forget it.")] = True,
+    engine: Engine = "local",
     storage_option: StorageOptions = None,
     output_option: OutputOptions = None,
     json: Json = False,
@@ -391,6 +408,7 @@ def _optimize(  # pyright: ignore[reportUnusedFunction]
         first=first,
         skip=skip,
         resume=resume,
+        engine=engine,
         storage_option=storage_option,
         output_option=output_option,
         as_json=json,
@@ -447,6 +465,7 @@ def _tokenize(  # pyright: ignore[reportUnusedFunction]
         ),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with an unfinished run, or forget it.")] = True,
+    engine: Engine = "local",
     storage_option: StorageOptions = None,
     output_option: OutputOptions = None,
     json: Json = False,
@@ -474,6 +493,7 @@ def _tokenize(  # pyright: ignore[reportUnusedFunction]
         skip=skip,
         format=source_format,
         resume=resume,
+        engine=engine,
         storage_option=storage_option,
         output_option=output_option,
         as_json=json,

@@ -25,11 +25,12 @@ def run(
     start: int,
     select: list[str] | None,
     format: str | None,
+    stored_dtype: str | None,
     storage_option: list[str] | None,
     as_json: bool,
 ) -> int:
     """Prints the samples."""
-    dataset = open_samples(urls, storage_option, format)
+    dataset = open_samples(urls, storage_option, format, stored_dtype=stored_dtype)
     if select:
         dataset = dataset.select(select)
     if start > len(dataset):

@@ -20,11 +20,12 @@ def run(
     column: str | None,
     lengths: bool,
     format: str | None,
+    stored_dtype: str | None,
     storage_option: list[str] | None,
     as_json: bool,
 ) -> int:
     """Prints what there is."""
-    dataset = open_samples(urls, storage_option, format)
+    dataset = open_samples(urls, storage_option, format, stored_dtype=stored_dtype)
     if not isinstance(dataset, TableDataset):
         if column is not None:
             kind = format_of(dataset)

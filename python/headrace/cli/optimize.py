@@ -3,12 +3,12 @@
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from headrace._frames import told, within
 from headrace._units import show_bytes
 from headrace.cli._common import console, facts, print_json, storage_options
 from headrace.prepare import ParquetReader, optimize, walk
@@ -36,6 +36,7 @@ def run(
     first: int | None,
     skip: bool,
     resume: bool,
+    engine: str,
     storage_option: list[str] | None,
     output_option: list[str] | None,
     as_json: bool,
@@ -65,14 +66,18 @@ def run(
             fast_dev_run=False if first is None else first,
             on_error="skip" if skip else "raise",
             resume=resume,
+            engine=cast("Literal['local', 'ray']", engine),
             output_options=storage_options(output_option, "--output-option") or None,
             verbose=False,
         )
     except Exception as error:
         if not any(note.startswith("in input ") for note in getattr(error, "__notes__", [])):
+            if type(error) in (RuntimeError, TypeError) and within(error) is None:
+                # A process that died, or what cannot be sent to one or stored.
+                raise ValueError(str(error)) from error
             raise
-        # It is the function's: where it was raised says more than a message.
-        traceback.print_exception(error)
+        # It is the function's: where it was raised says more than a message. Of one from another process a note has it.
+        sys.stderr.write(told(error, within(error)))
         return 1
     report: dict[str, Any] = {
         "function": function,

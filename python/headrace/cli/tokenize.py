@@ -27,6 +27,7 @@ def run(
     workers: int | None,
     skip: bool,
     resume: bool,
+    engine: str,
     format: str | None,
     storage_option: list[str] | None,
     output_option: list[str] | None,
@@ -50,6 +51,7 @@ def run(
         num_workers=workers,
         on_error="skip" if skip else "raise",
         resume=resume,
+        engine=cast("Literal['local', 'ray']", engine),
         output_options=storage_options(output_option, "--output-option") or None,
         verbose=False,
     )

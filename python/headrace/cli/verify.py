@@ -15,18 +15,26 @@ __all__ = ["run"]
 
 
 def run(
-    urls: list[str], *, column: str | None, format: str | None, storage_option: list[str] | None, as_json: bool
+    urls: list[str],
+    *,
+    column: str | None,
+    format: str | None,
+    stored_dtype: str | None,
+    storage_option: list[str] | None,
+    as_json: bool,
 ) -> int:
     """Reads everything; 1 if anything is wrong."""
     options = storage_options(storage_option)
     try:
-        kind = format or _format_of(urls, options)
+        kind = format or _format_of(urls, options, tokens=stored_dtype is not None)
     except headrace.DataError as error:
         return verify_samples.tell_unopened(error, as_json=as_json)
     if kind != "parquet":
         if column is not None:
             raise ValueError(f"--column is a token column of Parquet files, {urls[0]} is {kind}")
-        return verify_samples.run(urls, kind, storage_option, as_json=as_json)
+        return verify_samples.run(urls, kind, storage_option, stored_dtype=stored_dtype, as_json=as_json)
+    if stored_dtype is not None:
+        raise ValueError(f"--stored-dtype is the type of token files, {urls[0]} is parquet")
     with index_progress() as progress:
         (files, row_groups, rows, tokens), found = _core.verify(
             urls, storage_options=options, column=column, progress=progress
@@ -46,11 +54,11 @@ def run(
     return 1 if faults else 0
 
 
-def _format_of(urls: list[str], options: dict[str, str]) -> str:
+def _format_of(urls: list[str], options: dict[str, str], *, tokens: bool) -> str:
     store = Store(urls, options)
     if len(urls) > 1 and detect.has_own_index(store.files):
         return verify_samples.SEVERAL
-    return detect.detect(store)
+    return detect.detect(store, tokens=tokens)
 
 
 def _line(fault: dict[str, Any]) -> str:

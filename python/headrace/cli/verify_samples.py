@@ -1,8 +1,9 @@
 """`headrace verify` for formats of samples: whether each of them can be read."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, cast
 
 import headrace
@@ -21,11 +22,16 @@ _AT_ONCE = 256
 """Samples that are read together; if one is damaged, each by itself."""
 
 
-def run(urls: list[str], format: str, storage_option: list[str] | None, *, as_json: bool) -> int:
+def run(
+    urls: list[str], format: str, storage_option: list[str] | None, *, stored_dtype: str | None, as_json: bool
+) -> int:
     """Reads all samples; 1 if any is damaged."""
     report = _report(format)
+    given = None if format == SEVERAL else format
     try:
-        dataset = _opened(urls, format, storage_option, report["faults"])
+        dataset = _opened(
+            partial(open_samples, urls, storage_option, given, stored_dtype=stored_dtype), report["faults"]
+        )
     except headrace.DataError as error:
         report["faults"].append(_whole(error))
     else:
@@ -57,17 +63,14 @@ def _tell(report: dict[str, Any], *, as_json: bool) -> int:
     return 1 if faults else 0
 
 
-def _opened(
-    urls: list[str], format: str, storage_option: list[str] | None, faults: list[dict[str, Any]]
-) -> headrace.SampleDataset:
+def _opened(opened: Callable[..., headrace.SampleDataset], faults: list[dict[str, Any]]) -> headrace.SampleDataset:
     """The dataset; its files are compared with digests, if its index has some."""
-    given = None if format == SEVERAL else format
     try:
-        return open_samples(urls, storage_option, given, verify=True)
+        return opened(verify=True)
     except NoDigest:
-        return open_samples(urls, storage_option, given)
+        return opened()
     except headrace.DataError as error:
-        dataset = open_samples(urls, storage_option, given)
+        dataset = opened()
         # What no digest was compared for is read all the same, and said not to be verified.
         faults.append(_whole(error))
         return dataset

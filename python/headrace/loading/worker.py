@@ -10,11 +10,12 @@ import select
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from headrace._frames import told, within
 
 from .wire import FAILED, MADE, TEXT, Arena, encode
 
@@ -90,7 +91,7 @@ def begin(work: bytes, number: int, seed: int) -> Any:
 
 
 def _failed(error: BaseException | None) -> bytes:
-    text = "".join(traceback.format_exception(error)) if error is not None else "it could not begin"
+    text = told(error, within(error) or error.__traceback__) if error is not None else "it could not begin"
     try:
         whole = encode(FAILED, (error, text), None)
         # What cannot be read again is of no use there either.

@@ -13,7 +13,6 @@ import pickle
 import sys
 import threading
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import Any, Final
 import ray  # pyright: ignore[reportMissingImports]
 
 from headrace import __version__
+from headrace._frames import told, within
 from headrace.loading import worker
 from headrace.loading.processes import ProcessDied, as_raised_in
 
@@ -173,7 +173,7 @@ class Station:
 
 def failure(error: Exception) -> tuple[bytes | None, str]:
     """An exception, pickled if it can be, and its traceback."""
-    text = "".join(traceback.format_exception(error))
+    text = told(error, within(error) or error.__traceback__)
     try:
         data = _dumps(error)
         # What cannot be read again is of no use there either.
