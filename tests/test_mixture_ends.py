@@ -93,7 +93,7 @@ def test_a_source_that_leaves_has_given_each_sample_once_a_pass(samples: dict[st
     assert 3 * COUNTS["few"] - 4 * 8 <= len(few) <= 3 * COUNTS["few"]
     assert max(map(few.count, few)) <= 3
     told = ranks[0].stats()
-    assert told["sources"]["few"] == {"rows": len(few), "weight": 0.0}
+    assert told["sources"]["few"] == {"rows": len(few), "weight": 0.0, "epoch": 2}
     assert told["sources"]["many"]["weight"] == 1.0
     # The epoch is that of the sources that are left.
     assert told["epoch"] == (800 - len(few)) // COUNTS["many"]

@@ -4,7 +4,7 @@ Which source a lane's next row is of depends on the number of that row alone (do
 state is that number, and the states of its lanes in the sources.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any, Final, cast
@@ -254,13 +254,19 @@ class MixturePlan(LanePlan):
             if part.plan is not None and one is not None:
                 part.plan.check_state(lane, one)
 
-    def progress(self, row: int) -> dict[str, Any]:
-        """See `LanePlan.progress`."""
+    def progress(self, row: int, states: Callable[[], Mapping[int, Any]]) -> dict[str, Any]:
+        """See `LanePlan.progress`: each source's ``rows``, its ``weight`` now, and the ``epoch`` of its slowest own lane.
+
+        A source that has no row or was taken out has no epoch.
+        """
         weights = self.core.weights(row // self.setup.lanes)
-        counts = zip(self.parts, self.core.counts(row), weights, strict=True)
-        return {
-            "sources": {part.name: {"rows": rows, "weight": weight / sum(weights)} for part, rows, weight in counts}
-        }
+        own = states()
+        told: dict[str, dict[str, Any]] = {}
+        for number, (part, rows, weight) in enumerate(zip(self.parts, self.core.counts(row), weights, strict=True)):
+            told[part.name] = {"rows": rows, "weight": weight / sum(weights)}
+            if part.plan is not None:
+                told[part.name]["epoch"] = part.plan.epoch(_of(own, number, part.plan.first(0)))
+        return {"sources": told}
 
     def _coming(self, first: int) -> list[int]:
         """The numbers of the sources that have rows from a round on, or in the last one if it is behind that."""

@@ -9,7 +9,7 @@ a `LaneSource`: the same rows from given places on, for some of the lanes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -265,9 +265,14 @@ class LanePlan(ABC):
     def epoch(self, states: Mapping[int, Any]) -> int:
         """The pass that the slowest of some lanes is in, by their states; as `LaneSource.epoch` says it."""
 
-    def progress(self, row: int) -> dict[str, Any]:
-        """Counts for people and logs, of what all ranks were given before a row."""
-        del row
+    def progress(self, row: int, states: Callable[[], Mapping[int, Any]]) -> dict[str, Any]:
+        """Counts for people and logs.
+
+        Args:
+            row: before which all ranks were given what is counted.
+            states: gives those of the own lanes there.
+        """
+        del row, states
         return {}
 
     @abstractmethod
