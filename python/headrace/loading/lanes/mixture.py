@@ -255,7 +255,7 @@ class MixturePlan(LanePlan):
                 part.plan.check_state(lane, one)
 
     def progress(self, row: int, states: Callable[[], Mapping[int, Any]]) -> dict[str, Any]:
-        """See `LanePlan.progress`: each source's ``rows``, its ``weight`` now, and the ``epoch`` of its slowest own lane.
+        """See `LanePlan.progress`: each source's ``rows``, ``weight`` now, and ``epoch``: that of its slowest own lane.
 
         A source that has no row or was taken out has no epoch.
         """
