@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import headrace as hr
-from datasets import Corpus, CorpusWriter, seeded
+from datasets import Corpus, CorpusWriter, document_files, seeded
 from headrace.testing import check_resume
 
 PACKINGS: list[dict[str, Any]] = [
@@ -48,21 +50,21 @@ def test_rows_of_a_packed_source_are_those_of_its_documents_packed_lane_by_lane(
 ) -> None:
     run: dict[str, Any] = {"global_batch_size": 6, "lanes": 6, "seed": 2, "num_workers": 1}
     name = packing.get("name", "tokens")
-    given: list[list[list[int]]] = [[] for _ in range(6)]
+    mine: list[list[list[int]]] = [[] for _ in range(6)]
     for batch in islice(hr.DataLoader(mixed(corpus, lines, packing), **run), 30):
         assert batch[name].dtype == packing.get("dtype", "int32")
         for row, source, values in zip(
             batch.rows.tolist(), batch["source"].tolist(), batch[name].tolist(), strict=True
         ):
             if source == 0:
-                given[row % 6].append(values)
+                mine[row % 6].append(values)
     alone = hr.open(corpus.folder).select(["tokens"]).pack(**packing)
     rows: list[list[list[int]]] = [[] for _ in range(6)]
     for batch in islice(hr.DataLoader(alone, **run), 30):
         for row, values in zip(batch.rows.tolist(), batch[name].tolist(), strict=True):
             rows[row % 6].append(values)
-    assert sum(map(len, given)) >= 30 * 6 * 0.6
-    assert given == [lane[: len(mine)] for lane, mine in zip(rows, given, strict=True)]
+    assert sum(map(len, mine)) >= 30 * 6 * 0.6
+    assert mine == [lane[: len(own)] for lane, own in zip(rows, mine, strict=True)]
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
@@ -74,13 +76,51 @@ def test_one_lane_in_order_gives_the_rows_of_the_column_alone(
     # The rest of a pass is carried over to the next one in both.
     wanted = [dict(batch) for _ in range(2) for batch in alone]
     both = hr.DataLoader(mixed(corpus, lines, packing), lanes=1, **run)
-    given = [dict(batch) for batch in islice(both, 2 * len(wanted)) if batch["source"][0] == 0]
-    assert len(given) > len(wanted) // 2
-    for one, other in zip(given, wanted, strict=False):
+    found = [dict(batch) for batch in islice(both, 2 * len(wanted)) if batch["source"][0] == 0]
+    assert len(found) > len(wanted) // 2
+    assert_same(found, wanted)
+
+
+def assert_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+    """Batches of a mixture are those of a source alone, as far as both go."""
+    for one, other in zip(found, wanted, strict=False):
         assert set(one) == {*other, "source"}
         for name, values in other.items():
             assert np.array_equal(one[name], values), name
             assert getattr(one[name], "dtype", int) == getattr(values, "dtype", int)
+
+
+@given(
+    files=document_files(),
+    seq_len=st.integers(1, 9),
+    tokens=st.fixed_dictionaries({}, optional={"bos_id": st.just(-5), "eos_id": st.just(90_000)}),
+    overlap=st.integers(0, 1),
+    boundaries=st.booleans(),
+)
+@settings(max_examples=12, deadline=None)
+def test_any_column_in_order_is_packed_as_it_is_alone(
+    write: CorpusWriter,
+    lines: hr.SampleDataset,
+    files: Any,
+    seq_len: int,
+    tokens: dict[str, int],
+    overlap: int,
+    boundaries: bool,
+) -> None:
+    packing: dict[str, Any] = {"seq_len": seq_len, "overlap": overlap, "boundaries": boundaries, **tokens}
+    corpus = write(files)
+    run: dict[str, Any] = {"global_batch_size": 1, "shuffle": False, "num_workers": 0}
+    try:
+        alone = hr.DataLoader(corpus.open(**packing), **run)
+    except ValueError as error:
+        assume("too little data" not in str(error))
+        raise
+    wanted = [dict(batch) for _ in range(3) for batch in alone][:40]
+    code = lines.tokenize(codes, eos=False).pack(**packing)
+    both = hr.mix({"code": (code, 0), "web": (corpus.open(**packing), 1)})
+    found = [dict(batch) for batch in islice(hr.DataLoader(both, lanes=1, **run), len(wanted))]
+    assert len(found) == len(wanted) > 0
+    assert_same(found, wanted)
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
