@@ -56,7 +56,7 @@ mod _core {
     #[pymodule_export]
     use super::order::{ItemOrder, Permutation, default_item_window};
     #[pymodule_export]
-    use super::records::{Gather, OpenFile};
+    use super::records::{Gather, OpenFile, RowFeed, StoredRows};
     #[pymodule_export]
     use super::rows::{ArrowFile, Rows};
     #[pymodule_export]

@@ -94,6 +94,13 @@ pub(crate) fn default_item_window(chunks: u64, items: u64, stored_bytes: u64, la
 #[pyclass(frozen, module = "headrace._core")]
 pub(crate) struct Permutation(order::Permutation);
 
+impl Permutation {
+    /// What it is.
+    pub(crate) fn order(&self) -> order::Permutation {
+        self.0.clone()
+    }
+}
+
 #[pymethods]
 impl Permutation {
     #[new]

@@ -1,16 +1,19 @@
 //! Rows of one width, gathered from local files.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use headrace::engine::{self, Values, Whole};
+use headrace::engine::{self, Fed, FeedMeans, Piece, RowBatch, RowShape, StoredFile, Stretch, Values, Whole};
 use headrace::store::Version;
 use headrace::store::open_file;
-use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::blocking::POLL;
 use crate::buffer::{Buffer, numbers};
 use crate::errors::to_python;
+use crate::order::Permutation;
 
 /// A local file that stays open, as it was listed.
 #[pyclass(frozen, module = "headrace._core")]
@@ -53,10 +56,7 @@ impl Gather {
         width: usize,
         convert: Option<(String, String)>,
     ) -> PyResult<Buffer> {
-        let values = match &convert {
-            Some((from, to)) => Values::Converted(whole(from)?, whole(to)?),
-            None => Values::Stored,
-        };
+        let values = values(convert.as_ref())?;
         let mut rows = Vec::new();
         for (file, start) in numbers(which)?.into_iter().zip(numbers(starts)?) {
             let (Ok(file), Ok(start)) = (usize::try_from(file), u64::try_from(start)) else {
@@ -68,6 +68,126 @@ impl Gather {
         let slot = py.detach(|| self.0.take(&files, &rows, width, values)).map_err(to_python)?;
         Ok(Buffer::slot(slot))
     }
+}
+
+/// Items that are rows of one width in local files.
+#[pyclass(frozen, module = "headrace._core")]
+pub(crate) struct StoredRows(Arc<engine::StoredRows>);
+
+#[pymethods]
+impl StoredRows {
+    /// Items of pieces of `files`, which are opened as they are needed: piece n begins at byte `starts[n]` of file
+    /// `which[n]` and has `counts[n]` items, each `stride` bytes behind the one before; all buffers of 64-bit numbers.
+    /// `convert` as for `Gather.take`; the memory of at most `keep` batches that nobody refers to is kept.
+    #[new]
+    #[pyo3(signature = (files, which, starts, counts, *, stride, width, convert, keep))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of one call from loading/row_feed.py")]
+    fn new(
+        files: Vec<(PathBuf, u64, String)>,
+        which: &Bound<'_, PyAny>,
+        starts: &Bound<'_, PyAny>,
+        counts: &Bound<'_, PyAny>,
+        stride: u64,
+        width: usize,
+        convert: Option<(String, String)>,
+        keep: usize,
+    ) -> PyResult<Self> {
+        let file = |(path, size, version): (PathBuf, u64, String)| {
+            let version = Version::from_token(&version).map_err(to_python)?;
+            Ok(StoredFile::new(path, size, version))
+        };
+        let files = files.into_iter().map(file).collect::<PyResult<_>>()?;
+        let mut pieces = Vec::new();
+        for ((file, start), items) in numbers(which)?.into_iter().zip(numbers(starts)?).zip(numbers(counts)?) {
+            let (Ok(file), Ok(start), Ok(items)) = (usize::try_from(file), u64::try_from(start), u64::try_from(items))
+            else {
+                return Err(PyIndexError::new_err(format!("there are no {items} items at {start} of file {file}")));
+            };
+            pieces.push(Piece { file, start, items });
+        }
+        let shape = RowShape { stride, width, values: values(convert.as_ref())? };
+        let rows = engine::StoredRows::new(files, pieces, shape, keep).map_err(to_python)?;
+        Ok(Self(Arc::new(rows)))
+    }
+}
+
+/// Batches of stored rows, gathered ahead of use.
+#[pyclass(frozen, module = "headrace._core")]
+pub(crate) struct RowFeed {
+    /// `None` once closed.
+    feed: Mutex<Option<Arc<engine::RowFeed>>>,
+}
+
+/// The step, the numbers of the items, and their bytes; None if they could not be read.
+type FedBatch = (u64, Buffer, Option<Buffer>);
+
+#[pymethods]
+impl RowFeed {
+    /// Stretches of batches are (step, first place, rows, places from one batch to the next, batches); `order` is from
+    /// places to items, or None.
+    #[new]
+    #[pyo3(signature = (rows, order, stretches, *, workers, ahead, memory))]
+    fn new(
+        rows: &StoredRows,
+        order: Option<&Permutation>,
+        stretches: Vec<(u64, u64, u64, u64, u64)>,
+        workers: usize,
+        ahead: usize,
+        memory: u64,
+    ) -> PyResult<Self> {
+        let stretch = |(step, first, rows, apart, count)| Stretch { step, first, rows, apart, count };
+        let stretches = stretches.into_iter().map(stretch).collect();
+        let (order, means) = (order.map(Permutation::order), FeedMeans { workers, ahead, memory });
+        let feed = engine::RowFeed::start(Arc::clone(&rows.0), order, stretches, means).map_err(to_python)?;
+        Ok(Self { feed: Mutex::new(Some(Arc::new(feed))) })
+    }
+
+    /// Waits for the next batch; None behind the last one. Ctrl-C interrupts, and nothing is lost by it.
+    ///
+    /// Raises TimeoutError after `timeout` seconds.
+    #[pyo3(signature = (timeout = None))]
+    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<FedBatch>> {
+        let Some(feed) = self.feed() else { return Ok(None) };
+        if let Some(batch) = feed.ready() {
+            return Ok(Some(given(batch)));
+        }
+        let begin = Instant::now();
+        loop {
+            let left = timeout.map(|timeout| timeout - begin.elapsed().as_secs_f64());
+            let wait = left.map_or(POLL, |left| POLL.min(Duration::from_secs_f64(left.max(0.0))));
+            match py.detach(|| feed.next(wait)) {
+                Fed::Batch(batch) => return Ok(Some(given(*batch))),
+                Fed::End => return Ok(None),
+                Fed::Pending => py.check_signals()?,
+            }
+            if left.is_some_and(|left| left <= POLL.as_secs_f64()) {
+                return Err(PyTimeoutError::new_err("no batch in that time"));
+            }
+        }
+    }
+
+    /// Ends the threads, each after what it is at; waits for nothing.
+    fn close(&self) {
+        drop(self.feed.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+impl RowFeed {
+    fn feed(&self) -> Option<Arc<engine::RowFeed>> {
+        self.feed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn given(batch: RowBatch) -> FedBatch {
+    (batch.step, Buffer::i64(batch.items), batch.bytes.ok().map(Buffer::slot))
+}
+
+/// What becomes of stored bytes.
+fn values(convert: Option<&(String, String)>) -> PyResult<Values> {
+    Ok(match convert {
+        Some((from, to)) => Values::Converted(whole(from)?, whole(to)?),
+        None => Values::Stored,
+    })
 }
 
 /// A type of whole numbers by NumPy's name.

@@ -50,6 +50,17 @@ pub enum Values {
     Converted(Whole, Whole),
 }
 
+impl Values {
+    /// Bytes of a row of `width` stored ones; `None` if it is no row of such numbers, or too long.
+    pub fn bytes_of(self, width: usize) -> Option<usize> {
+        match self {
+            Self::Stored => Some(width),
+            Self::Converted(from, _) if !width.is_multiple_of(from.size()) => None,
+            Self::Converted(from, to) => (width / from.size()).checked_mul(to.size()),
+        }
+    }
+}
+
 /// A row: which of the files, and where in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
@@ -77,54 +88,120 @@ impl Gather {
     /// [`Error::Argument`] for a row that no file has, [`Error::Data`] for a number that does not fit,
     /// [`Error::Changed`] for a file that changed, and those of reading.
     pub fn take(&self, files: &[Arc<OpenFile>], rows: &[Row], width: usize, values: Values) -> Result<Slot<u8>> {
-        let out_width = match values {
-            Values::Stored => Some(width),
-            Values::Converted(from, _) if !width.is_multiple_of(from.size()) => None,
-            Values::Converted(from, to) => (width / from.size()).checked_mul(to.size()),
+        let find = |row: &Row| {
+            let Some(file) = files.get(row.file) else {
+                return Err(Error::Argument(format!("there is no file {} among {}", row.file, files.len())));
+            };
+            if row.start.checked_add(width as u64).is_none_or(|end| end > file.size()) {
+                let (path, size) = (file.path().display(), file.size());
+                return Err(Error::Argument(format!(
+                    "{path}: {width} bytes at {} are not within its {size}",
+                    row.start
+                )));
+            }
+            Ok((&**file, row.start))
         };
+        let places = rows.iter().map(find).collect::<Result<Vec<_>>>()?;
+        self.fill(&places, width, values)
+    }
+
+    /// The same of rows that lie within their files: a file and the first byte there for each.
+    pub(super) fn fill(&self, rows: &[(&OpenFile, u64)], width: usize, values: Values) -> Result<Slot<u8>> {
+        let out_width = values.bytes_of(width);
         let bytes = out_width.and_then(|out| out.checked_mul(rows.len()));
         let (Some(out_width), Some(bytes)) = (out_width, bytes) else {
             return Err(Error::Argument(format!("{} rows of {width} bytes cannot be gathered", rows.len())));
         };
-        check(files, rows, width)?;
         let mut layout = Layout::new();
         let region = layout.add::<u8>(bytes);
         let Some(arena) = self.shelf.take(&layout)? else {
             return Err(Error::Internal("a budget without end has an end".to_owned()));
         };
         let mut out = arena.carve(region);
-        let mut stored = Vec::new();
-        for (row, out) in rows.iter().zip(out.chunks_exact_mut(out_width.max(1))) {
-            let file = &files[row.file];
-            match values {
-                Values::Stored => file.read_at(row.start, out)?,
-                Values::Converted(from, to) => {
-                    stored.resize(width, 0);
-                    file.read_at(row.start, &mut stored)?;
-                    convert(&stored, from, out, to).map_err(|at| misfit(file, row.start, at, &stored, from, to))?;
-                }
-            }
-        }
+        let read = match values {
+            Values::Stored => read_stored(rows, width, &mut out),
+            Values::Converted(from, to) => read_converted(rows, width, from, to, &mut out, out_width),
+        };
+        // Behind the reads, so that what was written to a file meanwhile is noticed too; it explains any other fault.
+        check(rows)?;
+        read?;
         Ok(out.freeze(bytes))
     }
 }
 
-/// Refuses rows that are not there, and files that changed: of each row's file, once.
-fn check(files: &[Arc<OpenFile>], rows: &[Row], width: usize) -> Result<()> {
-    let mut seen = vec![false; files.len()];
-    for row in rows {
-        let Some(file) = files.get(row.file) else {
-            return Err(Error::Argument(format!("there is no file {} among {}", row.file, files.len())));
-        };
-        if row.start.checked_add(width as u64).is_none_or(|end| end > file.size()) {
-            let (path, size) = (file.path().display(), file.size());
-            return Err(Error::Argument(format!("{path}: {width} bytes at {} are not within its {size}", row.start)));
+/// Stretches that are asked for before the first of them is waited for, at most: more than any disk does at once.
+const ASKED: usize = 256;
+
+/// Stretches of bytes of files, read one after another. From the first one on that is not in memory those that follow are
+/// asked for at once, so that a disk has more than one to do.
+struct Reads<'a> {
+    /// File, first byte, and bytes.
+    stretches: Vec<(&'a OpenFile, u64, usize)>,
+    /// Those before this one were asked for.
+    asked: usize,
+}
+
+impl<'a> Reads<'a> {
+    fn new(stretches: impl Iterator<Item = (&'a OpenFile, u64, usize)>) -> Self {
+        Self { stretches: stretches.collect(), asked: 0 }
+    }
+
+    /// Fills `out` with the bytes of a stretch. They are read in order.
+    fn read(&mut self, number: usize, out: &mut [u8]) -> Result<()> {
+        let (file, start, _) = self.stretches[number];
+        if number >= self.asked {
+            if file.read_cached(start, out) {
+                return Ok(());
+            }
+            self.asked = self.stretches.len().min(number + ASKED);
+            if number + 1 < self.asked {
+                for &(file, start, bytes) in &self.stretches[number..self.asked] {
+                    file.will_need(start, bytes as u64);
+                }
+            }
         }
-        if !std::mem::replace(&mut seen[row.file], true) {
-            file.check()?;
-        }
+        file.read_at(start, out)
+    }
+}
+
+fn read_stored(rows: &[(&OpenFile, u64)], width: usize, mut out: &mut [u8]) -> Result<()> {
+    // Rows that lie one behind another are one stretch.
+    let follow =
+        |one: &(&OpenFile, u64), next: &(&OpenFile, u64)| std::ptr::eq(one.0, next.0) && one.1 + width as u64 == next.1;
+    let mut reads = Reads::new(rows.chunk_by(follow).map(|run| (run[0].0, run[0].1, run.len() * width)));
+    for number in 0..reads.stretches.len() {
+        let here;
+        (here, out) = out.split_at_mut(reads.stretches[number].2);
+        reads.read(number, here)?;
     }
     Ok(())
+}
+
+fn read_converted(
+    rows: &[(&OpenFile, u64)],
+    width: usize,
+    from: Whole,
+    to: Whole,
+    out: &mut [u8],
+    out_width: usize,
+) -> Result<()> {
+    let mut reads = Reads::new(rows.iter().map(|&(file, start)| (file, start, width)));
+    let mut stored = vec![0; width];
+    for (number, out) in out.chunks_exact_mut(out_width.max(1)).enumerate() {
+        reads.read(number, &mut stored)?;
+        let (file, start) = rows[number];
+        convert(&stored, from, out, to).map_err(|at| misfit(file, start, at, &stored, from, to))?;
+    }
+    Ok(())
+}
+
+/// Refuses files that changed: each once, however many rows lie in it.
+fn check(rows: &[(&OpenFile, u64)]) -> Result<()> {
+    let mut files: Vec<&OpenFile> = rows.iter().map(|&(file, _)| file).collect();
+    files.dedup_by(|one, other| std::ptr::eq(*one, *other));
+    files.sort_unstable_by_key(|&file| std::ptr::from_ref(file).addr());
+    files.dedup_by(|one, other| std::ptr::eq(*one, *other));
+    files.into_iter().try_for_each(OpenFile::check)
 }
 
 fn misfit(file: &OpenFile, start: u64, at: usize, stored: &[u8], from: Whole, to: Whole) -> Error {
@@ -221,6 +298,25 @@ mod tests {
         assert_eq!(gather.take(&files, &rows[..3], 2, Values::Stored).unwrap().as_ptr(), before);
         assert_eq!(gather.take(&files, &[], 2, Values::Stored).unwrap().len(), 0);
         assert_eq!(gather.take(&files, &rows, 0, Values::Stored).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn what_is_not_in_memory_is_read_from_the_disk() {
+        let bytes: Vec<u8> = (0..600_000_u32).flat_map(u32::to_le_bytes).collect();
+        let (_kept, opened) = file(&bytes);
+        // Written out first: what is not on the disk stays in memory.
+        std::fs::File::open(opened.path()).unwrap().sync_all().unwrap();
+        let gather = Gather::new(1);
+        let rows: Vec<Row> = (0..500).map(|row| Row { file: 0, start: row * 37 % 500 * 4800 }).collect();
+        for values in [Values::Stored, Values::Converted(Whole::U32, Whole::I64)] {
+            opened.forget();
+            let slot = gather.take(&[Arc::clone(&opened)], &rows, 40, values).unwrap();
+            let size = slot.len() / rows.len() / 10;
+            for (row, found) in rows.iter().zip(slot.chunks_exact(10 * size)) {
+                let numbers = (row.start / 4..).take(10).flat_map(|number| number.to_le_bytes()[..size].to_vec());
+                assert_eq!(found, numbers.collect::<Vec<u8>>());
+            }
+        }
     }
 
     #[test]

@@ -12,7 +12,8 @@
 //! copied out first, and a window that does not fit at all goes to a spill file. The first batch
 //! comes before its window, from what it needs of it. Completion order never reaches the output.
 //!
-//! Rows of one width need none of this: they are gathered from open files, wherever they lie ([`gather`]).
+//! Rows of one width need none of this: they are gathered from open files, wherever they lie ([`gather`]). Where their
+//! items are found by arithmetic alone ([`stored`]), batches of them are made ahead of use ([`row_feed`]).
 //!
 //! Not here: which tokens come next ([`crate::order`]), how bytes become documents ([`crate::format`]).
 
@@ -36,8 +37,10 @@ mod mixed;
 mod plan;
 mod pool;
 mod report;
+mod row_feed;
 mod run;
 mod shares;
+mod stored;
 mod supply;
 mod window;
 
@@ -59,8 +62,10 @@ pub use memory::{Plain, Slot};
 pub use mixed::{MixedEngine, mixed_sources};
 pub use plan::{ChunkPlan, WindowPlan};
 pub use report::{Report, report};
+pub use row_feed::{Fed, FeedMeans, RowBatch, RowFeed, Stretch};
 pub use run::{PackSpec, Run};
 pub use shares::Shares;
+pub use stored::{Piece, RowShape, StoredFile, StoredRows};
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};

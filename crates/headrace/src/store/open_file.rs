@@ -4,8 +4,14 @@
 //! often as its holder asks. What replaces it by renaming does not disturb it.
 
 use std::fs::File;
+use std::io::IoSliceMut;
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{Advice, fadvise};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::Version;
 use super::local::{check_unchanged, io_error, open_file};
@@ -18,6 +24,8 @@ pub struct OpenFile {
     path: PathBuf,
     size: u64,
     modified: Option<i64>,
+    /// Whether its file system cannot tell what is in memory.
+    is_opaque: AtomicBool,
 }
 
 impl OpenFile {
@@ -30,7 +38,8 @@ impl OpenFile {
             Version::Modified(time) => Some(*time),
             _ => None,
         };
-        let opened = Self { file: open_file(path)?, path: path.to_owned(), size, modified };
+        let (file, is_opaque) = (open_file(path)?, AtomicBool::new(false));
+        let opened = Self { file, path: path.to_owned(), size, modified, is_opaque };
         opened.check()?;
         Ok(opened)
     }
@@ -53,6 +62,30 @@ impl OpenFile {
         check_unchanged(&self.file, &self.path, self.size, self.modified)
     }
 
+    /// Fills `out` with the bytes from `start` on if all of them are in memory; what it holds is undefined if not.
+    pub fn read_cached(&self, start: u64, out: &mut [u8]) -> bool {
+        if self.is_opaque.load(Ordering::Relaxed) {
+            return false;
+        }
+        let wanted = out.len();
+        match preadv2(&self.file, &mut [IoSliceMut::new(out)], start, ReadWriteFlags::NOWAIT) {
+            Ok(read) => read == wanted,
+            Err(error) => {
+                if error == Errno::OPNOTSUPP {
+                    self.is_opaque.store(true, Ordering::Relaxed);
+                }
+                false
+            }
+        }
+    }
+
+    /// Has bytes read into memory meanwhile that will be asked for soon. A system may do nothing.
+    pub fn will_need(&self, start: u64, bytes: u64) {
+        if let Some(bytes) = NonZeroU64::new(bytes).filter(|_| !self.is_opaque.load(Ordering::Relaxed)) {
+            fadvise(&self.file, start, Some(bytes), Advice::WillNeed).ok();
+        }
+    }
+
     /// Fills `out` with the bytes from `start` on.
     ///
     /// # Errors
@@ -64,5 +97,32 @@ impl OpenFile {
             let changed = self.check().err();
             changed.unwrap_or_else(|| io_error(&self.path, &format!("read bytes {start}..{end}"), &error))
         })
+    }
+
+    /// Has its bytes leave memory, as far as the system does that.
+    #[cfg(test)]
+    pub(crate) fn forget(&self) {
+        fadvise(&self.file, 0, None, Advice::DontNeed).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_memory_is_read_at_once_and_only_what_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, b"abcdef").unwrap();
+        let file = OpenFile::open(&path, 6, &Version::Unknown).unwrap();
+        let mut out = [0; 4];
+        assert!(file.read_cached(1, &mut out) || file.is_opaque.load(Ordering::Relaxed));
+        file.read_at(1, &mut out).unwrap();
+        assert_eq!(&out, b"bcde");
+        assert!(!file.read_cached(3, &mut out));
+        file.will_need(0, 6);
+        file.will_need(0, 0);
+        assert!(file.read_at(3, &mut out).is_err());
     }
 }

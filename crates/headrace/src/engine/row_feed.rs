@@ -1,0 +1,439 @@
+//! Batches of [`StoredRows`], gathered ahead of use by threads that need nothing else.
+//!
+//! What is to come is known in full when a feed begins: a few stretches of batches that follow one rule each. Threads
+//! claim batches in order, some small ones at a time, and put each into its slot; whoever asks gets them in that order.
+//! A batch that could not be gathered is an error in its place, and those behind it follow.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::memory::Slot;
+use super::pool::guarded;
+use super::stored::StoredRows;
+use crate::error::{Error, Result};
+use crate::order::Permutation;
+
+/// Batches that a thread claims at once have about so many bytes: waking a thread costs as much as copying some 50 KB.
+const TOGETHER_BYTES: usize = 512 << 10;
+
+/// Batches that a thread claims at once, at most.
+const TOGETHER: usize = 64;
+
+/// Batches that follow one rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stretch {
+    /// The step of the first one.
+    pub step: u64,
+    /// The place of its first row in the order.
+    pub first: u64,
+    /// Rows of each.
+    pub rows: u64,
+    /// From the first row of a batch to that of the next.
+    pub apart: u64,
+    /// Batches.
+    pub count: u64,
+}
+
+/// Rows, and what they are.
+#[derive(Debug)]
+pub struct RowBatch {
+    /// The step.
+    pub step: u64,
+    /// The number of each row's item.
+    pub items: Vec<i64>,
+    /// Their bytes, one behind another.
+    pub bytes: Result<Slot<u8>>,
+}
+
+/// What [`RowFeed::next`] found.
+#[derive(Debug)]
+pub enum Fed {
+    /// The next batch.
+    Batch(Box<RowBatch>),
+    /// None within the time; ask again.
+    Pending,
+    /// There is none.
+    End,
+}
+
+/// What a feed may use.
+#[derive(Debug, Clone, Copy)]
+pub struct FeedMeans {
+    /// Threads; with 0 whoever asks gathers.
+    pub workers: usize,
+    /// Batches that may be ready or begun, at least.
+    pub ahead: usize,
+    /// Bytes that these may take, beyond one batch. Scope: this feed.
+    pub memory: u64,
+}
+
+/// Gives batches in order. Dropping it ends its threads, each after what it is at; nobody waits for them.
+#[derive(Debug)]
+pub struct RowFeed {
+    shared: Arc<Shared>,
+    workers: usize,
+    /// The process that its threads live in.
+    process: u32,
+}
+
+#[derive(Debug)]
+struct Shared {
+    rows: Arc<StoredRows>,
+    /// From places to items; `None` if they are the same.
+    order: Option<Permutation>,
+    /// Batches that are claimed at once.
+    together: usize,
+    /// Batches that are ready or begun, at most; no less than twice `together`.
+    limit: usize,
+    state: Mutex<State>,
+    /// There is room for `together` batches.
+    room: Condvar,
+    /// The next batch is ready.
+    ready: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// What nobody has claimed.
+    left: VecDeque<Stretch>,
+    /// Claimed batches that were not given, in order.
+    slots: VecDeque<Option<RowBatch>>,
+    /// Batches that were given.
+    given: u64,
+    /// Threads that wait for room.
+    idle: usize,
+    is_awaited: bool,
+    is_closed: bool,
+}
+
+/// A claimed batch.
+#[derive(Debug, Clone, Copy)]
+struct Task {
+    step: u64,
+    first: u64,
+    rows: u64,
+}
+
+impl RowFeed {
+    /// Starts to gather batches.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for batches of rows that there are not.
+    pub fn start(
+        rows: Arc<StoredRows>,
+        order: Option<Permutation>,
+        stretches: Vec<Stretch>,
+        means: FeedMeans,
+    ) -> Result<Self> {
+        let size = order.as_ref().map_or(rows.len(), Permutation::size);
+        if size != rows.len() {
+            return Err(Error::Argument(format!("expected an order of {} items, got one of {size}", rows.len())));
+        }
+        for stretch in &stretches {
+            let last = stretch.count.checked_sub(1).and_then(|last| last.checked_mul(stretch.apart));
+            let end = last.and_then(|last| last.checked_add(stretch.first)?.checked_add(stretch.rows));
+            if stretch.rows == 0 || end.is_none_or(|end| end > size) {
+                return Err(Error::Argument(format!("there are no batches {stretch:?} of {size} rows")));
+            }
+        }
+        let most = stretches.iter().map(|stretch| stretch.rows).max().unwrap_or(1);
+        let bytes = (rows.row_bytes() as u64).saturating_mul(most).max(1);
+        let fit = |budget: u64| usize::try_from(budget / bytes).unwrap_or(usize::MAX);
+        let together = fit((TOGETHER_BYTES as u64).min(means.memory / 2)).clamp(1, TOGETHER);
+        let wanted = means.ahead.max((means.workers + 1) * together);
+        let limit = wanted.min(fit(means.memory)).max(2 * together);
+        let state = State {
+            left: stretches.into(),
+            slots: VecDeque::new(),
+            given: 0,
+            idle: 0,
+            is_awaited: false,
+            is_closed: false,
+        };
+        let shared = Arc::new(Shared {
+            rows,
+            order,
+            together,
+            limit,
+            state: Mutex::new(state),
+            room: Condvar::new(),
+            ready: Condvar::new(),
+        });
+        // Made first: if a thread cannot be started, those before it end with it.
+        let feed = Self { shared, workers: means.workers, process: std::process::id() };
+        for number in 0..means.workers {
+            let shared = Arc::clone(&feed.shared);
+            std::thread::Builder::new()
+                .name(format!("headrace-rows-{number}"))
+                .spawn(move || shared.work())
+                .map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
+        }
+        Ok(feed)
+    }
+
+    /// The next batch if it is ready, without waiting for anything.
+    pub fn ready(&self) -> Option<RowBatch> {
+        self.shared.pop(&mut *self.shared.state.try_lock().ok()?)
+    }
+
+    /// Waits up to `timeout` for the next batch. For one thread at a time.
+    pub fn next(&self, timeout: Duration) -> Fed {
+        let shared = &self.shared;
+        if self.workers == 0 {
+            let task = claim(&mut shared.lock().left);
+            let mut made = Vec::new();
+            shared.make(task.as_slice(), &mut made);
+            return made.pop().map_or(Fed::End, |batch| Fed::Batch(Box::new(batch)));
+        }
+        let end = Instant::now() + timeout;
+        let mut state = shared.lock();
+        loop {
+            if let Some(batch) = shared.pop(&mut state) {
+                return Fed::Batch(Box::new(batch));
+            }
+            if state.left.is_empty() && state.slots.is_empty() {
+                return Fed::End;
+            }
+            let Some(left) = end.checked_duration_since(Instant::now()) else { return Fed::Pending };
+            state.is_awaited = true;
+            state = shared.ready.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state.is_awaited = false;
+        }
+    }
+}
+
+impl Drop for RowFeed {
+    fn drop(&mut self) {
+        if std::process::id() != self.process {
+            // In a forked child its threads are not there, and what they had locked stays locked for ever.
+            return;
+        }
+        let mut state = self.shared.lock();
+        state.is_closed = true;
+        let (left, slots) = (std::mem::take(&mut state.left), std::mem::take(&mut state.slots));
+        drop(state);
+        self.shared.room.notify_all();
+        drop((left, slots));
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the next batch if it is ready, and wakes threads if there is room for much.
+    fn pop(&self, state: &mut State) -> Option<RowBatch> {
+        let batch = state.slots.front_mut()?.take()?;
+        state.slots.pop_front();
+        state.given += 1;
+        if state.idle > 0 && state.slots.len() <= self.limit / 2 {
+            self.room.notify_all();
+        }
+        Some(batch)
+    }
+
+    /// The life of a thread.
+    fn work(&self) {
+        let mut made = Vec::new();
+        while let Some((number, tasks)) = self.claim_some() {
+            self.make(&tasks, &mut made);
+            let mut state = self.lock();
+            if state.is_closed {
+                return;
+            }
+            // None before a claimed one that is missing was given.
+            let first = (number - state.given) as usize;
+            for (slot, batch) in state.slots.range_mut(first..).zip(made.drain(..)) {
+                *slot = Some(batch);
+            }
+            if first == 0 && state.is_awaited {
+                self.ready.notify_one();
+            }
+        }
+    }
+
+    /// Claims the next batches when there is room for them, and says how many came before them; `None` when all are
+    /// claimed.
+    fn claim_some(&self) -> Option<(u64, Vec<Task>)> {
+        let mut state = self.lock();
+        while !state.is_closed && state.slots.len() + self.together > self.limit {
+            state.idle += 1;
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+        }
+        // The first ones come alone, so that none waits for those behind it.
+        let count = if state.given == 0 && state.slots.len() < self.together { 1 } else { self.together };
+        let number = state.given + state.slots.len() as u64;
+        let tasks: Vec<_> = std::iter::from_fn(|| claim(&mut state.left)).take(count).collect();
+        let claimed = state.slots.len() + tasks.len();
+        state.slots.resize_with(claimed, || None);
+        (!tasks.is_empty()).then_some((number, tasks))
+    }
+
+    /// Appends the batches of some tasks.
+    fn make(&self, tasks: &[Task], made: &mut Vec<RowBatch>) {
+        let mut items = Vec::new();
+        // The places of batches that follow one another are looked up at once.
+        for tasks in tasks.chunk_by(|one, next| one.end() == next.first) {
+            items.clear();
+            let places = tasks[0].first..tasks.last().map_or(0, Task::end);
+            let found = guarded(|| match &self.order {
+                Some(order) => order.take(places, &mut items),
+                None => {
+                    items.extend(places.map(|place| place as i64));
+                    Ok(())
+                }
+            });
+            let mut rest = &items[..];
+            for task in tasks {
+                let items;
+                (items, rest) = rest.split_at(rest.len().min(task.rows as usize));
+                let bytes = found.clone().and_then(|()| guarded(|| self.rows.take(items)));
+                made.push(RowBatch { step: task.step, items: items.to_vec(), bytes });
+            }
+        }
+    }
+}
+
+impl Task {
+    /// The place behind its last row.
+    fn end(&self) -> u64 {
+        self.first + self.rows
+    }
+}
+
+fn claim(left: &mut VecDeque<Stretch>) -> Option<Task> {
+    let stretch = left.front_mut()?;
+    let task = Task { step: stretch.step, first: stretch.first, rows: stretch.rows };
+    stretch.count -= 1;
+    if stretch.count == 0 {
+        left.pop_front();
+    } else {
+        stretch.step += 1;
+        stretch.first += stretch.apart;
+    }
+    Some(task)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gather::Values;
+    use super::super::stored::{Piece, RowShape, StoredFile};
+    use super::*;
+    use crate::store::Version;
+    use proptest::prelude::*;
+
+    /// A file of items of two bytes, item i holds i; and its folder.
+    fn stored(count: u16) -> (tempfile::TempDir, Arc<StoredRows>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("items");
+        let bytes: Vec<u8> = (0..count).flat_map(u16::to_le_bytes).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let file = StoredFile::new(path, bytes.len() as u64, Version::Unknown);
+        let piece = Piece { file: 0, start: 0, items: u64::from(count) };
+        let shape = RowShape { stride: 2, width: 2, values: Values::Stored };
+        (folder, Arc::new(StoredRows::new(vec![file], vec![piece], shape, 4).unwrap()))
+    }
+
+    fn means(workers: usize, ahead: usize, memory: u64) -> FeedMeans {
+        FeedMeans { workers, ahead, memory }
+    }
+
+    fn all(feed: &RowFeed) -> Vec<RowBatch> {
+        std::iter::from_fn(|| match feed.next(Duration::from_secs(60)) {
+            Fed::Batch(batch) => Some(*batch),
+            Fed::End => None,
+            Fed::Pending => panic!("no batch within a minute"),
+        })
+        .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn batches_come_in_order_whoever_gathers(
+            workers in 0_usize..4, ahead in 1_usize..9, memory in 0_u64..600, is_shuffled: bool,
+            rows in 1_u64..9, apart in 0_u64..20, count in 1_u64..300,
+        ) {
+            let (_folder, stored) = stored(6_100);
+            let order = is_shuffled.then(|| Permutation::new(6_100, 7, 3).unwrap());
+            let stretches = vec![
+                Stretch { step: 5, first: 3, rows, apart, count },
+                Stretch { step: 900, first: 0, rows: 2, apart: 9, count: 1 },
+            ];
+            let feed = RowFeed::start(stored, order.clone(), stretches, means(workers, ahead, memory)).unwrap();
+            let found = all(&feed);
+            let mut wanted: Vec<(u64, u64, u64)> =
+                (0..count).map(|number| (5 + number, 3 + number * apart, rows)).collect();
+            wanted.push((900, 0, 2));
+            prop_assert_eq!(found.len(), wanted.len());
+            for (batch, (step, first, rows)) in found.iter().zip(wanted) {
+                let items: Vec<i64> = (first..first + rows)
+                    .map(|place| order.as_ref().map_or(place, |order| order.at(place)) as i64)
+                    .collect();
+                let bytes: Vec<u8> = items.iter().flat_map(|&item| (item as u16).to_le_bytes()).collect();
+                prop_assert_eq!((batch.step, &batch.items), (step, &items));
+                prop_assert_eq!(&**batch.bytes.as_ref().unwrap(), &bytes[..]);
+            }
+            prop_assert!(matches!(feed.next(Duration::ZERO), Fed::End) && feed.ready().is_none());
+        }
+    }
+
+    #[test]
+    fn no_more_is_made_ahead_than_there_may_be() {
+        let (_folder, stored) = stored(6_000);
+        for (memory, most) in [(u64::MAX, 192), (100, 50), (0, 2)] {
+            let stretches = vec![Stretch { step: 0, first: 0, rows: 1, apart: 1, count: 6_000 }];
+            let feed = RowFeed::start(Arc::clone(&stored), None, stretches, means(2, 1, memory)).unwrap();
+            // When both threads wait for room, as much is there as may be.
+            while feed.shared.lock().idle < 2 {
+                std::thread::yield_now();
+            }
+            let made = feed.shared.lock().slots.len();
+            assert!(made <= most && made > most / 3, "{made} of {most}");
+        }
+    }
+
+    #[test]
+    fn a_batch_that_cannot_be_read_is_an_error_in_its_place() {
+        let (folder, stored) = stored(100);
+        std::fs::write(folder.path().join("items"), b"short").unwrap();
+        let stretches = vec![Stretch { step: 0, first: 0, rows: 5, apart: 5, count: 20 }];
+        let feed = RowFeed::start(stored, None, stretches, means(2, 4, u64::MAX)).unwrap();
+        let found = all(&feed);
+        assert_eq!(found.len(), 20);
+        assert!(found.iter().all(|batch| matches!(batch.bytes, Err(Error::Changed { .. }))));
+    }
+
+    #[test]
+    fn rows_that_there_are_not_are_refused() {
+        let (_folder, stored) = stored(10);
+        let refused = |order, first, rows, apart, count| {
+            let stretches = vec![Stretch { step: 0, first, rows, apart, count }];
+            let found = RowFeed::start(Arc::clone(&stored), order, stretches, means(0, 1, 0));
+            assert!(matches!(found, Err(Error::Argument(_))), "{found:?}");
+        };
+        for (first, rows, apart, count) in
+            [(0, 0, 1, 1), (0, 4, 4, 3), (8, 3, 0, 1), (0, 1, 1, 0), (0, u64::MAX, 0, 1), (0, 1, u64::MAX, 3)]
+        {
+            refused(None, first, rows, apart, count);
+        }
+        refused(Some(Permutation::new(11, 0, 0).unwrap()), 0, 1, 1, 1);
+    }
+
+    #[test]
+    fn dropping_ends_the_threads() {
+        let (_folder, stored) = stored(6_000);
+        let stretches = vec![Stretch { step: 0, first: 0, rows: 1, apart: 1, count: 6_000 }];
+        let feed = RowFeed::start(stored, None, stretches, means(3, 1, 100)).unwrap();
+        assert!(matches!(feed.next(Duration::from_secs(60)), Fed::Batch(_)));
+        let shared = Arc::downgrade(&feed.shared);
+        drop(feed);
+        let end = Instant::now() + Duration::from_secs(60);
+        while shared.upgrade().is_some() {
+            assert!(Instant::now() < end, "a thread did not end");
+            std::thread::yield_now();
+        }
+    }
+}
