@@ -181,6 +181,36 @@ class Gather:
     ) -> Buffer: ...
 
 @final
+class StoredRows:
+    def __new__(
+        cls,
+        files: list[tuple[str, int, str]],
+        which: _Readable,
+        starts: _Readable,
+        counts: _Readable,
+        *,
+        stride: int,
+        width: int,
+        convert: tuple[str, str] | None,
+        keep: int,
+    ) -> Self: ...
+
+@final
+class RowFeed:
+    def __new__(
+        cls,
+        rows: StoredRows,
+        order: Permutation | None,
+        stretches: list[tuple[int, int, int, int, int]],
+        *,
+        workers: int,
+        ahead: int,
+        memory: int,
+    ) -> Self: ...
+    def next(self, timeout: float | None = None) -> tuple[int, Buffer, Buffer | None] | None: ...
+    def close(self) -> None: ...
+
+@final
 class Rows:
     def __len__(self) -> int: ...
     @property

@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from headrace.samples.order import PermutedOrder, SequentialOrder
 from headrace.samples.pipeline import OnError
+from headrace.samples.stored import StoredSamples
 
 from . import sample_run as runs
 from .choose import Choice, choose
@@ -55,6 +57,7 @@ class Workers:
         maker: what makes them in threads; its cache is what chunks are read ahead into.
         choice: threads or processes, and why.
         seed: of the random numbers that they give to functions.
+        stored: the samples, if the core's threads can gather them and there is nothing else to do.
         pool: the threads that do it, or that wait for the processes.
     """
 
@@ -82,6 +85,9 @@ class Workers:
                 self.choice = Choice("thread", f"it cannot be pickled to processes: {error}")
         self.together = processes is None and self.maker.reads_together
         """Whether several batches are made at once."""
+        is_plain = self.together and resources.init is None and self.choice.worker_type == "thread"
+        has_places = isinstance(run.order, PermutedOrder | SequentialOrder)
+        self.stored = StoredSamples.of(run.pipeline) if is_plain and has_places else None
         make = self.maker.together if self.together else _one_by_one(processes or self.maker)
         if resources.pin_memory:
             make = _pinned(make)
@@ -200,9 +206,7 @@ class Feed:
         while run.order.epoch_of(position.row) == epoch:
             rows = run.rows_of_rank(position.row, position.batch, run.rank)
             task = Task(position.step, epoch, position.row, rows, run.positions(rows), run.order.drawn(rows))
-            position = run.after(position)
-            if position.skipped:
-                position = run.at(position, position.skipped.first_left(position.step))
+            position = run.following(position)
             self._tasks.append((task, position))
             tasks.append(task)
             if len(tasks) >= self._most:

@@ -166,6 +166,8 @@ class Run:
     def rows_of(self, row: int, batch: int) -> tuple[int, int]:
         """The rows of all ranks in the step that begins with a row: its end, and the first row of the next step."""
         end = self.end_of(row)
+        if end - row >= 2 * batch:
+            return row + batch, row + batch
         _, stop = steps.step_rows(0, end - row, batch, self.world_size, self.drop_last, self.allow_empty)
         return row + stop, self.next_row(end, batch) if self._steps(end - row, batch) == 1 else row + stop
 
@@ -220,6 +222,20 @@ class Run:
         if len(position.segments) > 1 and any(segment[0] == step for segment in position.segments):
             row = self.row_of(position, step)
         return Position(step, row, position.segments, position.skipped)
+
+    def following(self, position: Position) -> Position:
+        """The next place, at a step that is not passed over."""
+        after = self.after(position)
+        return self.at(after, after.skipped.first_left(after.step)) if after.skipped else after
+
+    def alike(self, position: Position) -> int:
+        """How many steps from a place on hold whole batches of one size, one behind another; at least 1."""
+        whole = (self.end_of(position.row) - position.row) // position.batch
+        # The last one may hold what is left of the epoch besides.
+        ends = [position.step + whole - 1]
+        ends += [segment[0] for segment in position.segments if segment[0] > position.step]
+        ends += [start for start, _ in position.skipped if start > position.step]
+        return max(1, min(ends) - position.step)
 
     def before(self, position: Position, epoch: int) -> Position:
         """A place that is not behind the start of an epoch, for `first_step`."""

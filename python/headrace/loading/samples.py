@@ -17,6 +17,7 @@ from .arguments import Arguments
 from .base import END
 from .make import Made, Task
 from .pool import NotReady
+from .row_feed import RowFeed
 from .run_arguments import RunArguments, RunResources
 from .run_driver import RunDriver
 from .sample_feed import Feed, Resources, Workers
@@ -42,7 +43,7 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
         super().__init__(dataset, given, arguments)
         self._resources = resources
         self._workers: Workers | None = None
-        self._feed: Feed | None = None
+        self._feed: Feed | RowFeed | None = None
         self._counts = {"batches": 0, "samples": 0, "samples_dropped": 0, "samples_skipped": 0}
         self._skips: list[Skip] = []
 
@@ -208,7 +209,12 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
             if self._feed is None:
                 if self._workers is None:
                     self._workers = Workers(run, position, self._resources)
-                self._feed = Feed(run, position, self._workers)
+                stored = self._workers.stored
+                self._feed = (
+                    Feed(run, position, self._workers)
+                    if stored is None
+                    else RowFeed(run, position, self._workers, stored)
+                )
             given = None
             try:
                 given = self._feed.next(self._resources.timeout)
@@ -257,11 +263,13 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
         )
 
     def _count(self, made: Made) -> None:
-        self._counts["batches"] += 1
-        self._counts["samples"] += made.samples
-        self._counts["samples_dropped"] += made.dropped
-        self._counts["samples_skipped"] += len(made.skipped)
-        self._skips += made.skipped[: max(0, _LISTED - len(self._skips))]
+        counts = self._counts
+        counts["batches"] += 1
+        counts["samples"] += made.samples
+        if made.kept is not None:
+            counts["samples_dropped"] += made.dropped
+            counts["samples_skipped"] += len(made.skipped)
+            self._skips += made.skipped[: max(0, _LISTED - len(self._skips))]
 
     def close(self) -> None:
         """See `Driver.close`; threads stay for the next iterator, what they have begun is left."""

@@ -207,12 +207,16 @@ class PermutedOrder(Order):
     def positions(self, begin: int, end: int) -> _Ints:
         """See `Order.positions`."""
         epoch = begin // self.size
+        first = epoch * self.size
+        return np.frombuffer(memoryview(self.permutation(epoch).take(begin - first, end - first)), dtype=np.int64)
+
+    def permutation(self, epoch: int) -> _core.Permutation:
+        """The order of an epoch."""
         # Taken once: another thread may ask for another epoch.
         kept = self._epoch
         if kept is None or kept[0] != epoch:
             kept = self._epoch = epoch, _core.Permutation(self.size, seed=self._seed, epoch=epoch)
-        first = epoch * self.size
-        return np.frombuffer(memoryview(kept[1].take(begin - first, end - first)), dtype=np.int64)
+        return kept[1]
 
 
 class LaneOrder(Order):

@@ -8,6 +8,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from headrace._traffic import Traffic
 
-__all__ = ["Chunk", "Extent", "Place", "Places", "Source", "digest", "files_in"]
+__all__ = ["Chunk", "Extent", "InPlace", "Place", "Places", "Source", "digest", "files_in"]
 
 
 class Place(NamedTuple):
@@ -111,6 +112,31 @@ class Chunk(ABC):
         return {name: [sample[name] for sample in samples] for name in columns}
 
 
+@dataclass(frozen=True)
+class InPlace:
+    """Items of one column that are rows of one width in files of this machine: any is found by arithmetic.
+
+    Attributes:
+        files: path, size and version of each chunk's file.
+        begins: for each chunk the first byte of its first item.
+        stride: bytes from one item of a chunk to the next.
+        width: bytes of an item.
+        convert: types of whole numbers, from one to the other; None if the bytes stay as they are.
+        column: the name.
+        dtype: of the values as they come.
+        shape: of an item.
+    """
+
+    files: Sequence[tuple[str, int, str]]
+    begins: Sequence[int]
+    stride: int
+    width: int
+    convert: tuple[str, str] | None
+    column: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
 class Source(ABC):
     """A dataset where it lies. It never changes, may be used by several threads, and pickles by address.
 
@@ -162,6 +188,15 @@ class Source(ABC):
         Args:
             extent: what it was when this was all there was, if the rest was added behind it; None for all of it.
         """
+
+    def in_place(self, columns: tuple[str, ...] | None = None) -> InPlace | None:
+        """How its items lie, if batches of them need no chunk: they are read where they lie, and checked by nothing.
+
+        Args:
+            columns: as for `load`.
+        """
+        del columns
+        return None
 
     def cuts(self, chunk: int) -> npt.NDArray[np.int64] | None:
         """Where a chunk can be cut that is compressed as a whole, so that who reads it once need not hold all of it.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from headrace import _core
 from headrace._files import File, Store
 
-__all__ = ["Opened", "open_file", "read_many"]
+__all__ = ["Opened", "local_path", "open_file", "read_many"]
 
 _Ints = npt.NDArray[np.int64]
 
@@ -26,16 +26,20 @@ Opened = tuple[File, "_core.OpenFile | None"]
 """A file, and if it is one of this machine the same opened."""
 
 
+def local_path(store: Store, file: File) -> str | None:
+    """Where a file lies on this machine, if it does."""
+    root = store.core.local_root
+    return None if root is None else os.path.join(root, file.path)  # noqa: PTH118
+
+
 def open_file(store: Store, file: File) -> Opened:
     """A file, opened if it is one of this machine.
 
     Raises:
         DataError: if it changed since it was listed.
     """
-    root = store.core.local_root
-    if root is None:
-        return file, None
-    return file, _core.OpenFile(os.path.join(root, file.path), file.size, file.version)  # noqa: PTH118
+    path = local_path(store, file)
+    return file, None if path is None else _core.OpenFile(path, file.size, file.version)
 
 
 def read_many(

@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from headrace._traffic import Traffic
 from headrace.errors import DataError
-from headrace.samples.source import Chunk, Extent, Source, digest
+from headrace.samples.source import Chunk, Extent, InPlace, Source, digest
 
 from .layout import Records, Shard
-from .reading import Opened, open_file, read_many
+from .reading import Opened, local_path, open_file, read_many
 
 __all__ = ["SequenceSource", "Shards", "read_rows", "stretches"]
 
@@ -48,6 +48,14 @@ class Shards(Source):
         """The type of a column's numbers, as they come."""
         return self.records.types[name] if self.convert is None else self.convert
 
+    @property
+    def conversion(self) -> tuple[str, str] | None:
+        """From which type to which the core converts numbers while it reads; None if it does not."""
+        stored = self.records.types[self.records.columns[0]]
+        if self.convert is None or not stored.isnative or self.remote:
+            return None
+        return stored.name, self.convert.name
+
 
 class SequenceSource(Shards):
     """Sequences that are cut from each shard, from its first record on; a rest shorter than one is left out.
@@ -79,6 +87,27 @@ class SequenceSource(Shards):
         """See `Source.load`."""
         self.records.verify(chunk)
         return SequenceChunk(self, self.records.shards[chunk], int(self.sizes[chunk]), columns or self.records.columns)
+
+    def in_place(self, columns: tuple[str, ...] | None = None) -> InPlace | None:
+        """See `Source.in_place`: records of one field, whose files are not compared with digests."""
+        del columns  # there is one
+        records = self.records
+        is_made = self.convert is not None and self.conversion is None
+        if self.remote or is_made or len(records.columns) != 1 or records.digests:
+            return None
+        name = records.columns[0]
+        dtype, size = self.type_of(name), records.dtype.itemsize
+        files = [shard.file for shard in records.shards]
+        return InPlace(
+            files=[(str(local_path(records.store, file)), file.size, file.version) for file in files],
+            begins=[shard.begin for shard in records.shards],
+            stride=self.stride * size,
+            width=self.width * size,
+            convert=self.conversion,
+            column=name,
+            dtype=dtype.base,
+            shape=(*(() if self.length is None else (self.width,)), *dtype.shape),
+        )
 
     def identity(self, extent: Extent | None = None) -> str:
         """See `Source.identity`."""
@@ -156,14 +185,10 @@ def read_rows(
         DataError: if a file changed, or a number does not fit the type that was asked for.
         StoreError: if the store does not answer.
     """
-    records, convert = source.records, source.convert
+    records, convert, pair = source.records, source.convert, source.conversion
     begins = np.array([shard.begin for shard in shards], np.int64)
     starts = begins[which] + firsts * records.dtype.itemsize
     name = records.columns[0]
-    stored = records.types[name]
-    pair = None
-    if convert is not None and stored.isnative and not records.store.is_remote:
-        pair = (stored.name, convert.name)
     memory = read_many(records.store, files, which, starts, width * records.dtype.itemsize, convert=pair)
     if pair is not None:
         return {name: np.frombuffer(memory, convert).reshape(len(which), width)}
