@@ -18,14 +18,15 @@ from typing import Any
 
 import headrace
 from headrace.bench import children, markdown
-from headrace.bench.pipelines.worker import STATE_LANES
+from headrace.bench.pipelines import states
 
 __all__ = ["main"]
 
 FOLDER = Path(".cache/bench")
 WORKER = "headrace.bench.pipelines.worker"
 SIZE = 16  # MB of text
-QUICK = 2
+QUICK = 2  # the same in a trial, and the steps of a mixture before its state is made
+SHAPE = 2  # version of the data: that of another one is made anew
 MODES = ("concat", "best_fit", "pad", "truncate")
 AIMS = {"tokenizers": ("concat", 0.9), "concat": ("best_fit", 0.8)}
 """From who is compared with, to who is to be so many times as fast."""
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; the exit status, 1 if an aim of padding was missed."""
     arguments = _parse(argv)
     size = QUICK if arguments.quick else SIZE
-    folder = arguments.folder / f"pipelines-{size}"
+    folder = arguments.folder / f"pipelines-{SHAPE}-{size}"
     if not (folder / "done").exists():
         folder.mkdir(parents=True, exist_ok=True)
         _run("write", folder, arguments.workers, size=size)
@@ -51,17 +52,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = {name: _median(rounds) for name, rounds in found.items()}
     for mode in MODES[1:]:
         results[mode] |= _run("padding", folder, arguments.workers, mode=mode)
-    states = {mode: _run("state", folder, arguments.workers, mode=mode) for mode in ("concat", "best_fit")}
+    steps = QUICK if arguments.quick else states.STEPS
+    saved = {case: _run("state", folder, arguments.workers, case=case, steps=steps) for case in states.CASES}
     print(
         f"{platform.machine()}, {os.cpu_count()} CPUs, {arguments.workers} workers, Python "
         f"{platform.python_version()}, headrace {headrace.__version__}; medians of {arguments.rounds} rounds.\n"
     )
     print(table(results))
-    for mode, state in states.items():
-        print(f"\nState of {STATE_LANES:,} lanes, {mode}: made in {state['state_ms']:.0f} ms.")
-        print(f"In a file it is {state['bytes']:,} bytes, which takes {state['bytes_ms']:.0f} ms more.")
+    print(f"\nStates of {states.LANES:,} lanes, mixtures of {states.SOURCES} sources:\n")
+    print(state_table(saved))
     if arguments.json:
-        arguments.json.write_text(json.dumps({"results": results, "states": states}, indent=2) + "\n")
+        arguments.json.write_text(json.dumps({"results": results, "states": saved}, indent=2) + "\n")
     return int(results["best_fit"]["padding"] > 0.01)
 
 
@@ -86,6 +87,16 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
             ]
         )
     return markdown.table(["pipeline", "tokens/s", "CPU ns/token", "cores", "padding", "rate"], lines)
+
+
+def state_table(saved: Mapping[str, Mapping[str, Any]]) -> str:
+    """What states cost, as a table."""
+    columns = ("state_ms", "to_bytes_ms", "from_bytes_ms", "load_ms")
+    lines = [
+        [case, f"{state['bytes'] / 1000:,.1f}", *(f"{state[column]:,.1f}" for column in columns)]
+        for case, state in saved.items()
+    ]
+    return markdown.table(["pipeline", "kB", "made, ms", "to bytes, ms", "from bytes, ms", "loaded, ms"], lines)
 
 
 def _run(do: str, folder: Path, workers: int, **more: Any) -> dict[str, Any]:

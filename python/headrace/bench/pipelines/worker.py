@@ -21,17 +21,17 @@ from typing import Any, Literal, cast
 import numpy as np
 
 import headrace
+from headrace.bench.pipelines import states
 from headrace.bench.preparing.data import text
 from headrace.bench.preparing.job import Place
 from headrace.bench.processes import cpu_seconds
 
-__all__ = ["STATE_LANES", "load", "main", "save"]
+__all__ = ["load", "main"]
 
 SEQ_LEN = 2048
 ROWS = 32
 """In a batch, one a lane."""
 PADDED_STEPS = 128
-STATE_LANES = 4096
 
 Mode = Literal["concat", "best_fit", "pad", "truncate"]
 
@@ -45,11 +45,12 @@ def main(file: Path) -> None:
     match task["do"]:
         case "write":
             text.write(folder, task["size"])
+            states.write(folder)
             result: dict[str, Any] = {}
         case "tokenizers":
             result = encode(folder, workers)
         case "state":
-            result = save(folder, task["mode"])
+            result = states.measure(folder, task["case"], workers, task["steps"])
         case "padding":
             result = pad(folder, task["mode"])
         case _:
@@ -104,17 +105,6 @@ def _until(loader: headrace.DataLoader, batches: Iterator[Any], tokens: int) -> 
             return stats
 
 
-def save(folder: Path, mode: str) -> dict[str, Any]:
-    """The state of many lanes: how long it takes to make, its bytes, and how long these take."""
-    data = headrace.open(folder / text.LINES).map(_short).pack(64, mode=cast("Mode", mode))
-    batch = next(iter(headrace.DataLoader(data, global_batch_size=STATE_LANES)))
-    begin = time.perf_counter()
-    state = batch.state
-    made = time.perf_counter()
-    size = len(headrace.State.to_bytes(state))
-    return {"state_ms": (made - begin) * 1e3, "bytes_ms": (time.perf_counter() - made) * 1e3, "bytes": size}
-
-
 def rows(folder: Path, mode: str) -> Any:
     """The pipeline."""
     data = headrace.open(folder / text.LINES).tokenize(folder / text.TOKENIZER, eos=True)
@@ -125,10 +115,6 @@ def _web(document: dict[str, str]) -> dict[str, Any]:
     """As many tokens as a log-normal distribution with a median of 400 has it."""
     share = (zlib.crc32(document["id"].encode()) + 0.5) / 2**32
     return {"tokens": np.zeros(max(1, round(400 * math.exp(NormalDist().inv_cdf(share)))), dtype=np.int32)}
-
-
-def _short(document: dict[str, str]) -> dict[str, Any]:
-    return {"tokens": np.zeros(len(document["text"]) % 40 + 1, dtype=np.int32)}
 
 
 if __name__ == "__main__":

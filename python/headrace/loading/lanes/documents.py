@@ -30,7 +30,7 @@ from .buffers import LaneBuffer
 from .comparing import check_same
 from .items import LaneItems
 from .make import DocumentMaker, Group, Made, Run, Skipped, Task
-from .marks import check_mark, mark_from, mark_state
+from .marks import check_mark, first_mark, item_of, mark_from, mark_state
 from .packers import Mark, Packer, Part, first_item, packer_of
 from .sizing import Sizing
 from .source import Column, LanePlan, LaneResources, LaneSource, Layout, Maker, Record, Rows, Setup
@@ -40,7 +40,10 @@ __all__ = ["DocumentPlan", "layout_of"]
 _Ints = npt.NDArray[np.int64]
 
 _WINDOWS = 8
-"""Windows whose order stays in memory: lanes use their items up at different speeds, and drift apart."""
+"""Windows whose order stays in memory, at least: lanes use their items up at different speeds, and drift apart."""
+
+_WINDOW_ITEMS = 2**20
+"""Items whose order stays in memory: where lanes need as many passes over few items at a time, all windows of these."""
 
 _AHEAD = 2
 """Tasks whose results may be ready, beyond one that each thread works for."""
@@ -79,7 +82,8 @@ class DocumentPlan(LanePlan):
         if self.kind == "lanes":
             stored = base.selection.in_storage_order()
             self.window = setup.window or default_window(base, stored, setup.lanes)
-            self.order = LaneOrder(stored, setup.seed, setup.lanes, self.window, kept=_WINDOWS)
+            kept = max(_WINDOWS, _WINDOW_ITEMS // self.items)
+            self.order = LaneOrder(stored, setup.seed, setup.lanes, self.window, kept=kept)
         elif setup.window not in (None, 1):
             raise ValueError(f"window must be left out for a {self.kind} order, got {setup.window}")
         elif self.kind == "sequential":
@@ -124,7 +128,7 @@ class DocumentPlan(LanePlan):
     def first(self, lane: int) -> Any:
         """See `LanePlan.first`."""
         del lane
-        return mark_state(mark_from(None, self.documents), self.documents.packing)
+        return mark_state(first_mark(self.documents))
 
     def open(self, lanes: _Ints, states: Mapping[int, Any], resources: LaneResources) -> LaneSource:
         """See `LanePlan.open`."""
@@ -141,7 +145,7 @@ class DocumentPlan(LanePlan):
 
     def epoch(self, states: Mapping[int, Any]) -> int:
         """See `LanePlan.epoch`."""
-        return min(self.epoch_of(lane, mark_from(state, self.documents)) for lane, state in states.items())
+        return min(self.pass_of(lane, item_of(state)) for lane, state in states.items())
 
     def epoch_of(self, lane: int, mark: Mark) -> int:
         """The pass that a lane is in."""
@@ -235,8 +239,7 @@ class _DocumentSource(LaneSource):
 
     def state(self, snapshot: Any) -> dict[int, Any]:
         """See `LaneSource.state`."""
-        packing = self._plan.documents.packing
-        return {lane: mark_state(mark, packing) for lane, mark in zip(self._numbers, snapshot, strict=True)}
+        return {lane: mark_state(mark) for lane, mark in zip(self._numbers, snapshot, strict=True)}
 
     def epoch(self, snapshot: Any) -> int:
         """See `LaneSource.epoch`."""

@@ -1,7 +1,13 @@
-"""Marks of lanes as plain JSON types and back, checked."""
+"""Marks of lanes as text, and back, checked.
 
-from collections.abc import Mapping
-from typing import Any, cast
+It is text for its size, and for the time that making it takes: of a mixture each lane has a mark for each source, and
+of best_fit a quarter of a million documents may wait. docs/order.md says how it is written.
+"""
+
+import re
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any, NamedTuple, cast
 
 from headrace.errors import StateMismatch
 from headrace.samples.dynamic import DocumentPipeline
@@ -9,36 +15,59 @@ from headrace.samples.packing import RowPacking
 
 from .packers import Cursor, Held, Mark
 
-__all__ = ["check_mark", "mark_from", "mark_state"]
+__all__ = ["check_mark", "first_mark", "item_of", "mark_from", "mark_state"]
+
+_COUNT = "[1-9][0-9]{0,18}"
+
+_WORD = re.compile(rf"(0|{_COUNT})(?:-({_COUNT})|((?:\.(?:0|{_COUNT}))*\.{_COUNT})?(?:/({_COUNT}))?)")
+"""Its item; the last item of a run, or else the other numbers, and how much was used: in one way of writing each."""
 
 
-def mark_state(mark: Mark, packing: RowPacking | None) -> dict[str, Any]:
-    """A mark as plain JSON types: only what the mode knows."""
-    state: dict[str, Any] = {"next": _listed(mark.next)}
-    match None if packing is None else packing.mode:
-        case "concat":
-            state["offset"] = mark.offset
-        case "pad":
-            state["part"] = mark.offset
-        case "best_fit":
-            # There may be a quarter of a million of them, in all lanes.
-            nested = any(isinstance(cursor[0], tuple) for cursor, _ in mark.held)
-            state["held"] = [[_listed(cursor) if nested else list(cursor), part] for cursor, part in mark.held]
-        case _:
-            pass
-    return state
+class _Run(NamedTuple):
+    """A word: a document, or the first documents of items side by side."""
+
+    numbers: tuple[int, ...]
+    """Of its cursor, the item first."""
+    used: int
+    """How many of its tokens or parts were used."""
+    count: int
+    """Items: 1, or more where nothing was used of the first document of each."""
+
+    def joins(self, other: "_Run") -> bool:
+        """Whether another one behind it would be the same word."""
+        plain = not self.used and not other.used and self.numbers[1:] == other.numbers[1:] == (0,)
+        return plain and self.numbers[0] + self.count == other.numbers[0]
+
+    @property
+    def last(self) -> tuple[tuple[int, ...], int]:
+        """The last document, and how much of it was used."""
+        item, *others = self.numbers
+        return (item + self.count - 1, *others), self.used
 
 
-def mark_from(state: Mapping[str, Any] | None, pipeline: DocumentPipeline) -> Mark:
-    """The mark of a state that was checked; of None the beginning."""
-    if state is None:
-        cursor: Cursor = (0, 0)
-        for _ in pipeline.levels[1:]:
-            cursor = (cursor, 0)
-        return Mark(cursor)
-    offset: int = state.get("offset", state.get("part", 0))
-    held: tuple[Held, ...] = tuple((_tupled(cursor), part) for cursor, part in state.get("held", ()))
-    return Mark(_tupled(state["next"]), offset, held)
+def first_mark(pipeline: DocumentPipeline) -> Mark:
+    """Where a lane begins."""
+    return Mark(_nested((0,) * (len(pipeline.levels) + 1)))
+
+
+def mark_state(mark: Mark) -> str:
+    """A mark as text."""
+    last = _word(mark.next, mark.offset)
+    return " ".join([*_words(mark.held), last]) if mark.held else last
+
+
+def mark_from(state: str, pipeline: DocumentPipeline) -> Mark:
+    """The mark of a state that was checked."""
+    *waiting, last = _parsed(state, len(pipeline.levels))
+    held: list[Held] = []
+    for (item, *others), used, count in waiting:
+        held += [(_nested((item + more, *others)), used) for more in range(count)]
+    return Mark(_nested(last.numbers), last.used, tuple(held))
+
+
+def item_of(state: str) -> int:
+    """The item of the first document that a lane needs to go on from a state that was checked."""
+    return int(re.split(r"\D", state, maxsplit=1)[0])
 
 
 def check_mark(lane: int, state: Any, pipeline: DocumentPipeline) -> None:
@@ -47,56 +76,101 @@ def check_mark(lane: int, state: Any, pipeline: DocumentPipeline) -> None:
     Raises:
         StateMismatch: naming the lane, what was expected and what was found.
     """
-    wanted = mark_state(mark_from(None, pipeline), pipeline.packing)
-    if not isinstance(state, Mapping) or set(cast("Mapping[Any, Any]", state)) != set(wanted):
-        raise StateMismatch(f"state: lane {lane}: expected {', '.join(wanted)}, found {state!r}")
-    depth = len(pipeline.levels)
-    there = cast("Mapping[str, Any]", state)
-    if not _is_cursor(there["next"], depth):
-        raise StateMismatch(f"state: lane {lane}: expected 'next' to be {_shown(depth)}, found {there['next']!r}")
-    for key in ("offset", "part"):
-        if key in there and not _is_count(there[key]):
-            raise StateMismatch(f"state: lane {lane}: expected {key!r} to be a count, found {there[key]!r}")
-    held = there.get("held", [])
-    if not isinstance(held, list):
-        raise StateMismatch(f"state: lane {lane}: expected 'held' to be a list, found {held!r}")
-    before: tuple[Any, ...] = ()
-    for entry in cast("list[Any]", held):
-        pair = cast("list[Any]", entry) if isinstance(entry, list) else []
-        if len(pair) != 2 or not _is_cursor(pair[0], depth) or not _is_count(pair[1]):
-            raise StateMismatch(
-                f"state: lane {lane}: expected 'held' to hold pairs of {_shown(depth)} and a count, found {entry!r}"
-            )
-        here = (_tupled(pair[0]), pair[1])
-        if here <= before or here[0] >= _tupled(there["next"]):
-            raise StateMismatch(
-                f"state: lane {lane}: expected 'held' to be in order and before 'next', found {entry!r} there"
-            )
-        before = here
+    runs = _parsed(state, len(pipeline.levels)) if isinstance(state, str) else []
+    if runs and _fits(runs, pipeline.packing):
+        return
+    raise StateMismatch(f"state: lane {lane}: expected {_wanted(pipeline.packing)}, found {state!r}")
 
 
-def _listed(cursor: Cursor) -> list[Any]:
-    inner, part = cursor
-    return [_listed(cast("Cursor", inner)) if isinstance(inner, tuple) else inner, part]
-
-
-def _tupled(cursor: list[Any]) -> Cursor:
-    inner, part = cursor
-    return _tupled(cast("list[Any]", inner)) if isinstance(inner, list) else inner, part
-
-
-def _is_cursor(value: Any, depth: int) -> bool:
-    if not isinstance(value, list):
+def _fits(runs: list[_Run], packing: RowPacking | None) -> bool:
+    *waiting, last = runs
+    mode = None if packing is None else packing.mode
+    if last.count > 1 or (last.used and mode not in ("concat", "pad")):
         return False
-    pair = cast("list[Any]", value)
-    if len(pair) != 2 or not _is_count(pair[1]):
+    if not waiting:
+        return True
+    if packing is None or mode != "best_fit" or sum(run.count for run in waiting) > _most(packing):
         return False
-    return _is_cursor(pair[0], depth - 1) if depth > 1 else _is_count(pair[0])
+    in_order = all(one.last < (other.numbers, other.used) for one, other in pairwise(runs))
+    return in_order and not any(one.joins(other) for one, other in pairwise(waiting))
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+def _most(packing: RowPacking) -> int:
+    """How many documents wait at most: of a long one the last part comes beside its full ones."""
+    return packing.lookahead + 1
 
 
-def _shown(depth: int) -> str:
-    return "[" * depth + "item, document]" + ", document]" * (depth - 1)
+def _wanted(packing: RowPacking | None) -> str:
+    match packing.mode if packing else None:
+        case "best_fit":
+            assert packing is not None  # it has a mode
+            return f"up to {_most(packing)} documents and the next one, in order, such as '3-7 9 12.1/2 14'"
+        case "concat":
+            return "a document and how many of its tokens were used, such as '12.1/40'"
+        case "pad":
+            return "a document and how many of its parts were used, such as '12.1/2'"
+        case _:
+            return "a document, such as '12.1'"
+
+
+def _words(held: Iterable[Held]) -> list[str]:
+    words: list[str] = []
+    first, count = 0, 0
+    for cursor, part in held:
+        item, number = cursor
+        is_plain = not number and not part and type(item) is int
+        if is_plain and count and item == first + count:
+            count += 1
+            continue
+        if count:
+            words.append(_items(first, count))
+        first, count = (item, 1) if is_plain else (0, 0)
+        if not is_plain:
+            words.append(_word(cursor, part))
+    if count:
+        words.append(_items(first, count))
+    return words
+
+
+def _items(first: int, count: int) -> str:
+    return str(first) if count == 1 else f"{first}-{first + count - 1}"
+
+
+def _word(cursor: Cursor, used: int) -> str:
+    item, number = cursor
+    if type(item) is int and not number:
+        word = str(item)
+    else:
+        numbers = list(_flat(cursor))
+        while len(numbers) > 1 and not numbers[-1]:
+            numbers.pop()
+        word = ".".join(map(str, numbers))
+    return f"{word}/{used}" if used else word
+
+
+def _parsed(state: str, levels: int) -> list[_Run]:
+    """The words of a state; none if it is not written as states are."""
+    runs: list[_Run] = []
+    for word in state.split(" "):
+        found = _WORD.fullmatch(word)
+        if found is None:
+            return []
+        item, last, others, used = found.groups()
+        numbers = (int(item), *map(int, others[1:].split("."))) if others else (int(item),)
+        count = int(last) + 1 - numbers[0] if last else 1
+        if len(numbers) > levels + 1 or (last and (count < 2 or levels > 1)):
+            return []
+        runs.append(_Run(numbers + (0,) * (levels + 1 - len(numbers)), int(used or 0), count))
+    return runs
+
+
+def _flat(cursor: Cursor) -> tuple[int, ...]:
+    """A cursor's numbers, the item first."""
+    inner, number = cursor
+    return (*_flat(cast("Cursor", inner)), number) if isinstance(inner, tuple) else cursor
+
+
+def _nested(numbers: tuple[int, ...]) -> Cursor:
+    """The cursor that has some numbers."""
+    *inner, number = numbers
+    return (inner[0] if len(inner) == 1 else _nested(tuple(inner))), number
