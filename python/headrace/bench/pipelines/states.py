@@ -81,4 +81,4 @@ def _source(folder: Path, number: int, kind: str) -> Any:
     data = headrace.open(_place(folder, number))
     if kind == "counted":
         return data.pack(SEQ_LEN)
-    return data.select(["tokens"]).pack(SEQ_LEN, mode=kind)
+    return data.select(["tokens"]).pack(SEQ_LEN, mode="concat" if kind == "concat" else "best_fit")

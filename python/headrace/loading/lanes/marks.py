@@ -30,19 +30,19 @@ class _Run(NamedTuple):
     """Of its cursor, the item first."""
     used: int
     """How many of its tokens or parts were used."""
-    count: int
-    """Items: 1, or more where nothing was used of the first document of each."""
+    items: int
+    """How many: 1, or more where nothing was used of the first document of each."""
 
     def joins(self, other: "_Run") -> bool:
         """Whether another one behind it would be the same word."""
         plain = not self.used and not other.used and self.numbers[1:] == other.numbers[1:] == (0,)
-        return plain and self.numbers[0] + self.count == other.numbers[0]
+        return plain and self.numbers[0] + self.items == other.numbers[0]
 
     @property
     def last(self) -> tuple[tuple[int, ...], int]:
         """The last document, and how much of it was used."""
         item, *others = self.numbers
-        return (item + self.count - 1, *others), self.used
+        return (item + self.items - 1, *others), self.used
 
 
 def first_mark(pipeline: DocumentPipeline) -> Mark:
@@ -85,11 +85,11 @@ def check_mark(lane: int, state: Any, pipeline: DocumentPipeline) -> None:
 def _fits(runs: list[_Run], packing: RowPacking | None) -> bool:
     *waiting, last = runs
     mode = None if packing is None else packing.mode
-    if last.count > 1 or (last.used and mode not in ("concat", "pad")):
+    if last.items > 1 or (last.used and mode not in ("concat", "pad")):
         return False
     if not waiting:
         return True
-    if packing is None or mode != "best_fit" or sum(run.count for run in waiting) > _most(packing):
+    if packing is None or mode != "best_fit" or sum(run.items for run in waiting) > _most(packing):
         return False
     in_order = all(one.last < (other.numbers, other.used) for one, other in pairwise(runs))
     return in_order and not any(one.joins(other) for one, other in pairwise(waiting))
