@@ -200,7 +200,7 @@ def test_convert_does_not_go_on_with_another_dataset(tmp_path: Path, monkeypatch
         patch.setattr(Chunks, "finish", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
         convert("one")
     assert (tmp_path / "out" / ".headrace" / "journal.jsonl").exists()
-    assert "unfinished run with other arguments: content" in convert("other").output
+    assert "unfinished run with other arguments: content of the inputs is not what it was" in convert("other").output
     assert convert("one").exit_code == 0
     data = headrace.open(tmp_path / "out")
     assert [next(iter(data[at].values())) for at in range(7)] == list("1234567")

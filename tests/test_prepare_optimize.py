@@ -112,14 +112,15 @@ def test_an_unfinished_run_of_something_else_is_refused(tmp_path: Path) -> None:
             headrace.optimize(functions.fails, range(9), tmp_path, num_workers=0, keep_data_ordered=True, **QUIET)
 
     unfinished()
-    other: list[dict[str, Any]] = [
-        {"inputs": range(8)},
-        {"inputs": range(9), "format": "mds"},
-        {"inputs": range(9), "chunk_size": 5},
-        {"inputs": range(9), "keep_data_ordered": False},
+    other: list[tuple[dict[str, Any], str]] = [
+        ({"inputs": range(8)}, "number of inputs was 9, and is 8"),
+        ({"inputs": range(1, 10)}, "content of the inputs is not what it was"),
+        ({"inputs": range(9), "format": "mds"}, "format was 'litdata', and is 'mds'"),
+        ({"inputs": range(9), "chunk_size": 5}, "chunk_size of options was None, and is 5"),
+        ({"inputs": range(9), "keep_data_ordered": False}, "ordered was True, and is False"),
     ]
-    for how in other:
-        with pytest.raises(headrace.StateMismatch, match="unfinished run with other arguments"):
+    for how, message in other:
+        with pytest.raises(headrace.StateMismatch, match=f"unfinished run with other arguments: {message}\nhint"):
             headrace.optimize(
                 functions.fails, output_dir=tmp_path, num_workers=0, **{"keep_data_ordered": True} | how, **QUIET
             )
@@ -127,6 +128,38 @@ def test_an_unfinished_run_of_something_else_is_refused(tmp_path: Path) -> None:
         headrace.optimize(functions.sample, range(9), tmp_path, num_workers=0, keep_data_ordered=True, **QUIET)
     headrace.optimize(functions.sample, range(9), tmp_path, num_workers=0, resume=False, **QUIET)
     assert len(headrace.open(tmp_path)) == 9
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_after_an_error_a_run_may_go_on_without_what_fails(tmp_path: Path, workers: int) -> None:
+    how: dict[str, Any] = {"num_workers": workers, "keep_data_ordered": True, "chunk_size": 1, **QUIET}
+    with pytest.raises(ValueError, match="no 3"):
+        headrace.optimize(functions.fails, range(9), tmp_path / "data", **how)
+    made = headrace.optimize(functions.fails, range(9), tmp_path / "data", on_error="skip", **how)
+    assert [failure.input for failure in made.skipped] == [3]
+    headrace.optimize(functions.fails, range(9), tmp_path / "whole", on_error="skip", **how)
+    assert files(tmp_path / "data") == files(tmp_path / "whole")
+    # The other way round what was left out would be missing.
+    with pytest.raises(KeyboardInterrupt):
+        headrace.optimize(Interrupted(), range(9), tmp_path / "other", on_error="skip", **(how | {"num_workers": 0}))
+    with pytest.raises(headrace.StateMismatch, match="on_error was 'skip', and is 'raise'"):
+        headrace.optimize(Interrupted(), range(9), tmp_path / "other", **how)
+    with pytest.raises(ValueError, match="no 3"):
+        headrace.map(fails_or_writes, range(9), tmp_path / "map", num_workers=0, **QUIET)
+    headrace.map(fails_or_writes, range(9), tmp_path / "map", num_workers=0, on_error="skip", **QUIET)
+    assert sorted(path.name for path in (tmp_path / "map").glob("*.txt")) == [f"{n}.txt" for n in range(9) if n != 3]
+
+
+class Interrupted:
+    def __call__(self, number: int) -> Iterator[dict[str, Any]]:
+        if number == 7:
+            raise KeyboardInterrupt
+        return functions.fails(number)
+
+
+def fails_or_writes(number: int, folder: str) -> None:
+    list(functions.fails(number))
+    Path(folder, f"{number}.txt").write_text("")
 
 
 # Modes

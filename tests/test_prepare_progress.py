@@ -40,6 +40,21 @@ def read_some(some: list[str]) -> Any:
         yield read(path)
 
 
+def test_a_run_that_goes_on_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    how: dict[str, Any] = {"chunk_size": 3, "num_workers": 0, "keep_data_ordered": True}
+    fn = Reads(tmp_path / "on")
+    for times in range(3):
+        with pytest.raises(ValueError, match="not yet"):
+            headrace.optimize(fn, paths(tmp_path), tmp_path / "out", **how)
+        shown = capsys.readouterr().err
+        assert shown == ("headrace optimize: going on with an unfinished run, 7 inputs are done\n" if times else "")
+    with pytest.raises(ValueError, match="not yet"):
+        headrace.optimize(fn, paths(tmp_path), tmp_path / "out", progress=False, **how)
+    with pytest.raises(ValueError, match="not yet"):
+        headrace.optimize(fn, paths(tmp_path), tmp_path / "out", resume=False, **how)
+    assert capsys.readouterr().err == ""
+
+
 def test_of_inputs_that_are_no_files_nothing_is_compared(tmp_path: Path) -> None:
     made = headrace.optimize(str, ["a" * 9999, "b\0", "nothing"], tmp_path / "out", num_workers=0, verbose=False)
     assert made.read == 0

@@ -214,7 +214,7 @@ def test_an_unfinished_run_is_only_gone_on_with_as_it_was(
     before = there(tmp_path / "data")
     for how, name in (
         ({"kind": "stream"}, "format"),
-        ({"keep": ["id"], "columns": ["tokens"], "dtype": "int32"}, "types"),
+        ({"keep": ["id"], "columns": ["tokens"], "dtype": "int32"}, "dtype of types was"),
         ({"shard_bytes": "1000"}, "shard_bytes"),
         ({"mode": "overwrite"}, "mode"),
         ({"source": few}, "inputs"),

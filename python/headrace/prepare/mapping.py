@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
 from .arguments import Prepared, check_choice, dev_limit, engine_of
+from .beginning import begun
 from .durable import believable, boot
 from .engine import run
 from .feed import Feed, Numbered
 from .inputs import StartMethod, inputs_of
 from .job import MapJob, OnError
-from .optimizing import begun, report_there, write_report
+from .optimizing import report_there, write_report
 from .output import Mode, Output
 from .placing import Place
 from .progress import Done, Meter

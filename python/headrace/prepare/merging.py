@@ -11,8 +11,8 @@ from headrace.errors import DataError, StoreError
 
 from . import writing
 from .arguments import Prepared, local_folder
+from .beginning import begun
 from .durable import store_error
-from .optimizing import begun
 from .output import Output, read_json
 from .target import Target
 from .writing import Entry, Layout, Options

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
 from headrace.encryption import Encryption
-from headrace.errors import StateMismatch
 
 from . import writing
 from .arguments import (
@@ -19,6 +18,7 @@ from .arguments import (
     engine_of,
     options_of,
 )
+from .beginning import begun
 from .chunking import Chunks
 from .durable import believable, boot
 from .engine import run
@@ -34,9 +34,8 @@ from .target import Target
 from .workers import Engine
 from .writing import Entry, Layout
 
-__all__ = ["How", "begun", "make", "optimize", "report_there", "write_report"]
+__all__ = ["How", "make", "optimize", "report_there", "write_report"]
 
-_VERSION = 3
 _REPORT = "_headrace/skipped.jsonl"
 
 
@@ -251,42 +250,6 @@ def make(work: Inputs, target: Target, how: How, settings: Mapping[str, Any]) ->
     if how.verbose:
         print(f"headrace {how.what}: {made}", file=sys.stderr)
     return made
-
-
-def begun(
-    output: Output, key: Mapping[str, Any], resume: bool, begin: Callable[[], Mapping[str, Any]]
-) -> tuple[Mapping[str, Any], Sequence[Any]]:
-    """What the run that is to be done noted when it began, and what it noted since.
-
-    Args:
-        output: its folder.
-        key: what tells it from others.
-        resume: whether to go on with one that was left.
-        begin: gives what is to be noted if there is none.
-
-    Raises:
-        StateMismatch: if the unfinished run is another one.
-    """
-    lines = output.lines()
-    if lines and not resume:
-        lines = []
-    if not lines:
-        output.forget()
-        first = {"version": _VERSION, "boot": boot(), "key": json.loads(json.dumps(key)), **begin()}
-        output.note(first)
-        return first, []
-    found = lines[0]
-    wanted = json.loads(json.dumps(key))
-    if found["version"] != _VERSION or found["key"] != wanted:
-        there: dict[str, Any] = found["key"]
-        differ = [name for name in {**there, **wanted} if there.get(name) != wanted.get(name)] or ["version"]
-        name = differ[0]
-        raise StateMismatch(
-            f"{output.folder} has an unfinished run with other arguments: {name} was {there.get(name)!r}, "
-            f"and is {wanted.get(name)!r}\n"
-            "hint: call it as before to go on with it; resume=False forgets what it did"
-        )
-    return found, lines[1:]
 
 
 def report_there(output: Output, mode: Mode | None) -> str:

@@ -113,6 +113,9 @@ class Meter:
             self._bytes = self._samples = 0
             self._start = self._last = time.monotonic()
         if self._shown:
+            if done:
+                sys.stderr.write(f"headrace {self._what}: going on with an unfinished run, {done:,} inputs are done\n")
+                sys.stderr.flush()
             self._thread = threading.Thread(target=self._watch, name="headrace-meter", daemon=True)
             self._thread.start()
 

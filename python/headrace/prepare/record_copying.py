@@ -16,8 +16,8 @@ from headrace.records import StreamDataset
 from headrace.samples.dataset import SampleDataset
 
 from .arguments import Prepared, check_choice
+from .beginning import begun
 from .digests import digest
-from .optimizing import begun
 from .output import Mode, Output
 from .progress import Meter
 from .record_catalog import RecordCatalog, entries_of
