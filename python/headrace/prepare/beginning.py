@@ -68,12 +68,12 @@ def _difference(was: Mapping[str, Any], now: Mapping[str, Any], of: str = "") ->
     name = next(name for name in {**was, **now} if was.get(name) != now.get(name))
     before: Any = _named(name, was.get(name))
     after: Any = _named(name, now.get(name))
-    what = f"{_NAMES.get(name, name)}{of}"
+    what, told = f"{_NAMES.get(name, name)}{of}", f"was {_shown(before)}, and is {_shown(after)}"
     if isinstance(before, dict) and isinstance(after, dict):
         return _difference(cast("dict[str, Any]", before), cast("dict[str, Any]", after), f" of {name}")
     if _tells_nothing(before) and _tells_nothing(after):
         return f"{what} is not what it was"
-    return f"{what} was {_shown(before)}, and is {_shown(after)}"
+    return f"{what} {told}"
 
 
 def _tells_nothing(value: Any) -> bool:
