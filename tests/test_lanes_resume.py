@@ -392,3 +392,32 @@ def test_states_of_lanes_that_no_run_has_are_refused(mode: str, states: list[Any
             loader_of(data, 3).load_state_dict(saved | {"lane_states": saved["lane_states"] | {"1": state}})
     for lane, state in saved["lane_states"].items():
         assert re.fullmatch(r"[0-9./ -]+", state), (lane, state)
+
+
+@pytest.mark.parametrize("mode", ["best_fit", "pad", "truncate"])
+def test_rows_that_are_filled_up_with_something_else_are_of_another_run(tmp_path: Path, mode: Any) -> None:
+    rows = [{"ids": [number] * (number % 7 + 1), "labels": [1] * (number % 7 + 1)} for number in range(40)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = hr.open(tmp_path / "a.jsonl")
+
+    def loader(**how: Any) -> hr.DataLoader:
+        pads = {"pad_id": 7, "ignore_index": -100, "pad_values": None} | how
+        columns = {"ids": "int32", "labels": pads.pop("kind", "int64")}
+        return hr.DataLoader(data.pack(9, mode=mode, columns=columns, **pads), global_batch_size=2, seed=0)
+
+    it = iter(loader())
+    state = json.loads(json.dumps([next(it), next(it)][-1].state))
+    wanted = next(it)
+    others: list[dict[str, Any]] = [{"pad_id": 8}, {"ignore_index": -1}, {"pad_values": {"labels": 0}}]
+    for how in others:
+        with pytest.raises(hr.StateMismatch, match=r"pads is \[.*\] here and \[7, -100\] in the state"):
+            loader(**how).load_state_dict(state)
+    # What is the same in another type, or only told beside the rows, is the same run.
+    old = state | {"pipeline": {key: value for key, value in state["pipeline"].items() if key != "pads"}}
+    for saved, same in ((state, {"kind": "int32"}), (state, {"boundaries": True}), (old, {"pad_id": 8})):
+        again = loader(**same)
+        again.load_state_dict(saved)
+        assert next(iter(again))["loss_mask"].tolist() == wanted["loss_mask"].tolist()
+    nothing = loader(kind="float32", pad_values={"labels": float("nan")})
+    again = loader(kind="float32", pad_values={"labels": float("nan")})
+    again.load_state_dict(json.loads(json.dumps(next(iter(nothing)).state, allow_nan=False)))

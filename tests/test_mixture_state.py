@@ -198,6 +198,19 @@ def test_a_source_may_come_and_go(parts: dict[str, Corpus]) -> None:
     assert after["middle"] == given["middle"]
 
 
+def test_steps_with_rows_of_a_source_that_went_are_refused(parts: dict[str, Corpus]) -> None:
+    first = {name: WEIGHTS[name] for name in ("large", "one document")}
+    whole = steps(loaders(mixed(parts, first), 1, global_batch_size=12, seed=1), 5)
+    fewer = {"one document": 1.0}
+    [loader] = changed(mixed(parts, fewer), whole[3].state, "from row 48 on: source 'large' is only in the state")
+    loader.seek(2)
+    message = "step 2: rows from there on are of source 'large', which was taken out of the mixture before row 48"
+    with pytest.raises(ValueError, match=f"{message}\nhint: go to step 4 or a later one"):
+        next(iter(loader))
+    loader.seek(4)
+    assert next(iter(loader)).step == 4
+
+
 def test_numbers_of_sources_are_those_of_the_mixtures_names(parts: dict[str, Corpus]) -> None:
     whole = steps(loaders(mixed(parts), 1, global_batch_size=12, seed=1), 5)
     names = list(parts)

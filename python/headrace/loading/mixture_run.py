@@ -105,7 +105,12 @@ class Run:
                 part.core.check_row(row)
 
     def engine(self, position: Position, resources: RunResources, spill: str) -> _core.Engine:
-        """What prepares the batches from a position on."""
+        """What prepares the batches from a position on.
+
+        Raises:
+            ValueError: if some of their rows are of a source that was taken out of the mixture.
+        """
+        self._check_there(position)
         return _core.Engine.mixed(
             self.core,
             [part.core for part in self.parts],
@@ -119,6 +124,23 @@ class Run:
             prefetch=resources.prefetch,
             spill=spill,
         )
+
+    def _check_there(self, position: Position) -> None:
+        # Those that were taken out have no weight from there on.
+        since = self.weights[-1].round * self.lanes
+        gone = [number for number, part in enumerate(self.parts) if part.dataset is None]
+        if not gone or position.row >= since:
+            return
+        before, whole = self.core.counts(position.row), self.core.counts(since)
+        for number in gone:
+            if before[number] < whole[number]:
+                name, step = self.parts[number].name, position.steps.whole(since)
+                step += position.steps.row_of(step) < since
+                raise ValueError(
+                    f"step {position.step}: rows from there on are of source {name!r}, which was taken out of the "
+                    f"mixture before row {since}\nhint: go to step {step} or a later one, or to earlier ones with a "
+                    "loader that has the source"
+                )
 
     def given(self, row: int) -> tuple[int, ...]:
         """How many of the first `row` rows each source gave."""

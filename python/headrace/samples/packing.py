@@ -195,6 +195,9 @@ class RowPacking:
             found |= {"lookahead": self.lookahead, "max_documents": self.max_documents}
         if self.mode in ("best_fit", "pad"):
             found["long"] = self.long
+        if self.mode != "concat":
+            # NaN is equal to nothing, and no JSON.
+            found["pads"] = [None if math.isnan(column.pad) else column.pad for column in self.columns]
         return found
 
     def lines(self, document: Any) -> Lines:
