@@ -42,7 +42,8 @@ def same(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def most(sample: dict[str, Any]) -> bool:
-    return sample["id"] % 4 != 3
+    """Without shuffling a lane may have every second, third, fourth or sixth item alone: of these some stay."""
+    return sample["id"] % 5 != 3
 
 
 def tossed(sample: dict[str, Any], rng: Any) -> bool:
