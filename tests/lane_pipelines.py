@@ -136,6 +136,7 @@ def reference_of(
     lanes: int,
     seed: int = 0,
     shuffle: bool = True,
+    window: int | None = None,
     epochs: int | None = None,
     pad: bool = False,
 ) -> LaneReference:
@@ -144,7 +145,7 @@ def reference_of(
         seed=seed,
         shuffle=shuffle,
         lanes=lanes,
-        window=None,
+        window=window,
         epochs=epochs,
         pad=pad,
         skips=False,

@@ -108,20 +108,21 @@ class LaneReference:
             packing.mode
         ](documents)
 
+    def item(self, row: int) -> tuple[int, int]:
+        """Which item stands at a row of the items' order: its pass, and its position in the dataset."""
+        return row // len(self.items), int(self.order.positions(row, row + 1)[0])
+
     # Documents: a stream of groups, each what one item (or one group of a batch_map) became.
 
     def _items(self, lane: int) -> Iterator[list[_Keyed]]:
-        count = len(self.items)
         place = 0
         self.useful[lane] = 0
         while True:
             if place - self.useful[lane] > self.patience:
                 raise Starved
-            row = place * self.lanes + lane
-            epoch = row // count
+            epoch, position = self.item(place * self.lanes + lane)
             if self.epochs is not None and epoch >= self.epochs:
                 return
-            position = int(self.order.positions(row, row + 1)[0])
             yield [_Keyed(self.items[position], epoch, position, 0, place)]
             place += 1
 

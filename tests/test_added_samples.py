@@ -15,6 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.loading.prefetch import Prefetcher, View
+from headrace.samples.cache import ChunkCache
+from headrace.samples.order import GrownOrder, LaneOrder
 from headrace.testing import check_resume
 from mds_files import rows as mds_rows
 from mds_files import write as write_mds
@@ -113,16 +116,15 @@ def test_any_number_of_additions_restarts_and_ranks(data: st.DataObject, kind: s
     step = 0
     for _ in range(data.draw(st.integers(1, 6), "restarts")):
         more = data.draw(st.lists(st.integers(0, 9), max_size=2), "added")
-        if sum(more):
-            sizes = [*sizes, *more]
         world = data.draw(st.sampled_from([one for one in WORLDS if batch % one == 0]), "world")
-        ranks = [
-            load(made_up(sizes, **source), rank=rank, world_size=world, drop_last=drop_last) for rank in range(world)
-        ]
         before = _epoch(state, held)
         left = _size(held, before) - (state["position"] - _begin(held, before))
         if left < world and not drop_last:
             continue  # too little is left of the epoch for the ranks, which is an error of its own
+        sizes = [*sizes, *more] if sum(more) else sizes
+        ranks = [
+            load(made_up(sizes, **source), rank=rank, world_size=world, drop_last=drop_last) for rank in range(world)
+        ]
         for one in ranks:
             if sum(more):
                 with pytest.warns(UserWarning, match="were added"):
@@ -199,6 +201,28 @@ def test_check_resume_over_data_that_was_added(kind: str) -> None:
     assert ran.restarts == 18
     with pytest.raises(hr.StateMismatch, match="chunks of source 0 is 5 here"):
         load(made_up(OLD, **source)).load_state_dict(state, strict=False)
+
+
+def test_a_rank_reads_ahead_what_its_lanes_lie_in() -> None:
+    """Where rows of all data begin, lanes do not begin with the first one."""
+    old, new = made_up([3] * 39 + [2]), made_up([3] * 39 + [2] + [3] * 20)
+    pipeline, seed, lanes = new.pipeline, 5, 4
+    parts = [(0, old.pipeline), (1, pipeline)]
+    order = GrownOrder([(epoch, LaneOrder(one.selection.in_storage_order(), seed, lanes, 20)) for epoch, one in parts])
+    row = order.begin_of(1)
+    assert row == 119
+    for world in (2, 4):
+        for rank in range(world):
+            [window] = order.windows_of(row + 5)
+            cache = ChunkCache(1 << 20)
+            ahead = Prefetcher(pipeline, cache, in_use := set(), threads=0)
+            ahead.reach(View(pipeline, order, rank, world), row + 5)
+            rows = np.arange(window.begin, window.end)
+            positions = order.positions(window.begin, window.end)[rows % lanes * world // lanes == rank]
+            found = pipeline.selection.locate(positions)
+            needed = set(zip(found.origin.tolist(), found.chunk.tolist(), strict=True))
+            assert needed <= in_use
+            assert len(in_use) <= len(needed) + 4 < len(window.items)
 
 
 # What is no addition

@@ -326,8 +326,8 @@ class DataLoader:
             state: from `state_dict`, `Batch.state` or `State.from_bytes`; or a list of those of all ranks. A part is
                 enough for the rank that saved it, on as many ranks as then.
             strict: False allows data that was moved or renamed without a change of content, other weights and sources
-                of mixtures, functions of dynamic pipelines that have other names, and samples that were added behind
-                those of the state, with a warning. The state tells of it from then on (``changes``).
+                of mixtures, functions of dynamic pipelines that have other names, and samples or items that were added
+                behind those of the state, with a warning. The state tells of it from then on (``changes``).
 
         Raises:
             StateMismatch: if the state is damaged or of another run; it names the first difference.

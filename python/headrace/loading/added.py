@@ -17,7 +17,7 @@ from headrace.samples.order import GrownOrder, Order, SequentialOrder
 from headrace.samples.pipeline import Origin, Pipeline
 from headrace.samples.source import Extent
 
-__all__ = ["ADDED", "Era", "eras_of", "first_samples", "is_grown", "with_added"]
+__all__ = ["ADDED", "Era", "described", "eras_of", "first_samples", "is_grown", "with_added"]
 
 ADDED: Final = "data added"
 """The kind of a change."""
@@ -65,22 +65,28 @@ def eras_of(changes: Sequence[Mapping[str, Any]], samples: int) -> list[Era]:
     return eras or [Era(0, samples)]
 
 
+def described(pipeline: Pipeline) -> dict[str, Any]:
+    """What tells the samples of a dataset from others, but for where they lie."""
+    return {"samples": len(pipeline), "selection": pipeline.selection.digest()}
+
+
 def with_added(
-    pipeline: Pipeline, here: Mapping[str, Any], state: Mapping[str, Any], reached: int, *, strict: bool
+    pipeline: Pipeline, state: Mapping[str, Any], reached: int, *, strict: bool, depth: int
 ) -> dict[str, Any]:
     """The state of a run to whose data something was added, as the beginning of one over all of it; with a warning.
 
     Args:
         pipeline: the dataset, which `is_grown`.
-        here: what states say of it: ``samples``, ``selection`` and ``sources``.
         state: of the run so far.
         reached: the first row of which nothing was used yet. The first epoch that does not begin before it is the first
             one over all of the data.
         strict: whether to refuse it.
+        depth: calls between this one and that of the user's, whom the warning points at.
 
     Raises:
         StateMismatch: if it is refused; naming the first file that was added.
     """
+    here = described(pipeline) | {"sources": _sources(pipeline)}
     added = here["samples"] - state["pipeline"]["samples"]
     told = f"{added} samples were added behind those of the state, the first file is {_first_file(pipeline, state)!r}"
     if strict:
@@ -93,7 +99,11 @@ def with_added(
     epoch = line.epoch_of(reached)
     epoch += line.begin_of(epoch) < reached
     before, after = ({key: data[key] for key in _DATA} for data in (there, here))
-    warnings.warn(f"headrace: {told}; they are used from epoch {epoch} on", stacklevel=8)
+    state = dict(state) | {
+        "pipeline": state["pipeline"] | {key: here[key] for key in ("samples", "selection")},
+        "sources": here["sources"],
+    }
+    warnings.warn(f"headrace: {told}; they are used from epoch {epoch} on", stacklevel=depth + 2)
     return noted(state, ADDED, before, {"epoch": epoch} | after, row=line.begin_of(epoch))
 
 
@@ -104,7 +114,9 @@ def is_grown(pipeline: Pipeline, state: Mapping[str, Any]) -> bool:
         return False
     if not all(map(_begins_with, pipeline.origins, sources)):
         return False
-    return first_samples(pipeline, samples).selection.digest() == state["pipeline"].get("selection")
+    selection = first_samples(pipeline, samples).selection.digest()
+    is_more = samples < len(pipeline) or sources != _sources(pipeline)
+    return is_more and selection == state["pipeline"].get("selection")
 
 
 def _first_file(pipeline: Pipeline, state: Mapping[str, Any]) -> str:
@@ -122,6 +134,10 @@ def first_samples(pipeline: Pipeline, samples: int) -> Pipeline:
     if samples == len(pipeline):
         return pipeline
     return replace(pipeline, selection=pipeline.selection.part(0, samples))
+
+
+def _sources(pipeline: Pipeline) -> list[dict[str, Any]]:
+    return [origin.summary() for origin in pipeline.origins]
 
 
 def _begins_with(origin: Origin, there: Any) -> bool:

@@ -93,13 +93,17 @@ class Prefetcher:
         found: dict[tuple[int, int], None] = {}
         for window in windows:
             used = slice(None)
-            if window.lanes == view.order.lanes and window.lanes % view.world_size == 0:
+            lanes = window.lanes
+            if lanes == view.order.lanes and lanes % view.world_size == 0:
                 ends = np.cumsum(window.items)
                 total = int(ends[-1]) if len(ends) else 0
+                count = lanes // view.world_size
+                first = (view.rank * count + window.turned) % lanes
                 # A sample more at each end: lanes are equal to within one.
-                begin = total * view.rank // view.world_size - window.lanes
-                end = total * (view.rank + 1) // view.world_size + window.lanes
+                begin, end = total * first // lanes - lanes, total * (first + count) // lanes + lanes
                 used = (ends > begin) & (ends - window.items < end)
+                if first + count > lanes:
+                    used |= ends - window.items < end - total
             found |= dict.fromkeys(zip(window.origin[used].tolist(), window.chunk[used].tolist(), strict=True))
         return list(found)
 

@@ -22,7 +22,7 @@ from headrace.samples.pipeline import AnyPipeline, Pipeline
 from headrace.samples.zipped import ZipPipeline
 from headrace.state import MAX_LANES
 
-from .added import eras_of, first_samples, is_grown, with_added
+from .added import described, eras_of, first_samples, is_grown, with_added
 from .run_arguments import RunArguments, choose
 
 __all__ = ["Data", "adapted", "data_of", "order_of"]
@@ -49,8 +49,7 @@ def data_of(pipeline: AnyPipeline, shuffle: bool) -> Data:
         return Data("zip", {"order": "zip", "samples": samples}, [one.samples | {"parts": one.sources} for one in each])
     plain = cast("Pipeline", pipeline)
     kind = kind_of(plain, shuffle)
-    samples = {"order": kind, "samples": len(plain), "selection": plain.selection.digest()}
-    return Data(kind, samples, [origin.summary() for origin in plain.origins])
+    return Data(kind, {"order": kind} | described(plain), [origin.summary() for origin in plain.origins])
 
 
 def adapted(pipeline: AnyPipeline, data: Data, state: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
@@ -70,7 +69,7 @@ def adapted(pipeline: AnyPipeline, data: Data, state: Mapping[str, Any], *, stri
             raise
     else:
         return state
-    return with_added(pipeline, data.samples | {"sources": data.sources}, state, state["position"], strict=strict)
+    return with_added(pipeline, state, state["position"], strict=strict, depth=6)
 
 
 def _check_same(data: Data, state: Mapping[str, Any]) -> None:

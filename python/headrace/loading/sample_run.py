@@ -142,7 +142,7 @@ class Run:
         rows = np.arange(begin, end, dtype=np.int64)
         if end - begin == batch and batch % lanes == 0 and lanes % ranks == 0 and ranks > 1:
             # Whole lanes, which lie side by side in storage.
-            return rows[self.order.dealt(rows) % lanes * ranks // lanes == rank]
+            return rows[rows % lanes * ranks // lanes == rank]
         first, last = steps.rank_rows(0, end - begin, rank, ranks)
         return rows[first:last]
 

@@ -63,6 +63,8 @@ class Window(NamedTuple):
     """How many of its items the dataset has."""
     lanes: int
     """N of the order that it is a window of."""
+    turned: int = 0
+    """The lane of row 0, as the slices are in order: that of row g is what is left of g + `turned` by N."""
 
 
 class Order(ABC):
@@ -97,10 +99,6 @@ class Order(ABC):
         """The first epoch behind an epoch that has other samples; None if there is none."""
         del epoch
         return None
-
-    def dealt(self, rows: _Ints) -> _Ints:
-        """Rows of one epoch as lanes count them: the lane of each is what is left of it by N."""
-        return rows
 
     def drawn(self, rows: _Ints) -> _Ints:
         """Rows of one epoch as random numbers for functions count them: in epochs of `size` rows, but of a zip."""
@@ -159,10 +157,6 @@ class GrownOrder(Order):
         number = bisect_right(self._epochs, epoch)
         return self._epochs[number] if number < len(self._epochs) else None
 
-    def dealt(self, rows: _Ints) -> _Ints:
-        """See `Order.dealt`."""
-        return rows - self._part(int(rows[0]))[1] if len(rows) else rows
-
     def drawn(self, rows: _Ints) -> _Ints:
         """See `Order.drawn`: the epoch's first row for all of them."""
         return np.full_like(rows, self.epoch_of(int(rows[0])) * self.size) if len(rows) else rows
@@ -170,8 +164,10 @@ class GrownOrder(Order):
     def windows_of(self, row: int) -> tuple[Window, ...]:
         """See `Order.windows_of`."""
         order, shift = self._part(row)
-        windows = order.windows_of(row - shift)
-        return tuple(window._replace(begin=window.begin + shift, end=window.end + shift) for window in windows)
+        return tuple(
+            window._replace(begin=window.begin + shift, end=window.end + shift, turned=-shift % window.lanes)
+            for window in order.windows_of(row - shift)
+        )
 
     def stretch(self, row: int) -> tuple[int, int]:
         """See `Order.stretch`."""

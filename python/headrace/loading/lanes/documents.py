@@ -21,10 +21,19 @@ from headrace._changes import noted
 from headrace._traffic import Traffic
 from headrace.batch import Source
 from headrace.errors import DataError
+from headrace.loading.added import eras_of, first_samples
 from headrace.loading.prefetch import Prefetcher, View
 from headrace.samples.dynamic import DocumentPipeline
-from headrace.samples.order import LaneOrder, Order, PermutedOrder, SequentialOrder, default_window, kind_of
-from headrace.samples.pipeline import OnError
+from headrace.samples.order import (
+    GrownOrder,
+    LaneOrder,
+    Order,
+    PermutedOrder,
+    SequentialOrder,
+    default_window,
+    kind_of,
+)
+from headrace.samples.pipeline import OnError, Pipeline
 
 from .buffers import LaneBuffer
 from .comparing import check_same
@@ -64,12 +73,14 @@ class DocumentPlan(LanePlan):
     Args:
         pipeline: what makes rows.
         setup: of the run.
+        changes: that the run's state tells of.
 
     Raises:
         ValueError: if there is no item.
+        StateMismatch: if the changes are not of such a run.
     """
 
-    def __init__(self, pipeline: DocumentPipeline, setup: Setup) -> None:
+    def __init__(self, pipeline: DocumentPipeline, setup: Setup, changes: Sequence[Mapping[str, Any]] = ()) -> None:
         self.documents = pipeline
         self.setup = setup
         base = pipeline.base
@@ -77,20 +88,24 @@ class DocumentPlan(LanePlan):
         if not self.items:
             raise ValueError("the dataset has no samples")
         self.kind = kind_of(base, setup.shuffle)
-        self.order: Order
-        self.window = 1
-        if self.kind == "lanes":
-            stored = base.selection.in_storage_order()
-            self.window = setup.window or default_window(base, stored, setup.lanes)
-            kept = max(_WINDOWS, _WINDOW_ITEMS // self.items)
-            self.order = LaneOrder(stored, setup.seed, setup.lanes, self.window, kept=kept)
-        elif setup.window not in (None, 1):
+        if self.kind != "lanes" and setup.window not in (None, 1):
             raise ValueError(f"window must be left out for a {self.kind} order, got {setup.window}")
-        elif self.kind == "sequential":
-            self.order = SequentialOrder(self.items)
-        else:
-            self.order = PermutedOrder(self.items, setup.seed)
+        parts = [(era.epoch, self._order(first_samples(base, era.samples))) for era in eras_of(changes, self.items)]
+        self.order = parts[0][1] if len(parts) == 1 else GrownOrder(parts)
+        self.window = max(1, self.order.window)
         self.layout = layout_of(pipeline, pad=setup.pad)
+
+    def _order(self, base: Pipeline) -> Order:
+        """The order of some items."""
+        setup = self.setup
+        if self.kind == "sequential":
+            return SequentialOrder(len(base))
+        if self.kind == "permutation":
+            return PermutedOrder(len(base), setup.seed)
+        stored = base.selection.in_storage_order()
+        window = setup.window or default_window(base, stored, setup.lanes)
+        kept = max(_WINDOWS, _WINDOW_ITEMS // len(base))
+        return LaneOrder(stored, setup.seed, setup.lanes, window, kept=kept)
 
     def pipeline(self) -> dict[str, Any]:
         """See `LanePlan.pipeline`."""
@@ -153,13 +168,13 @@ class DocumentPlan(LanePlan):
 
     def pass_of(self, lane: int, item: int) -> int:
         """The pass that a lane's item is of."""
-        return (item * self.setup.lanes + lane) // self.items
+        return self.order.epoch_of(item * self.setup.lanes + lane)
 
     def end(self, lane: int) -> int | None:
         """How many items a lane has; None if it never ends."""
         if self.setup.epochs is None:
             return None
-        return -(-(self.setup.epochs * self.items - lane) // self.setup.lanes)
+        return -(-(self.order.begin_of(self.setup.epochs) - lane) // self.setup.lanes)
 
 
 class _DocumentSource(LaneSource):

@@ -15,7 +15,7 @@ from headrace.samples.packing import RowPacking
 
 from .packers import Cursor, Held, Mark
 
-__all__ = ["check_mark", "first_mark", "item_of", "mark_from", "mark_state"]
+__all__ = ["check_mark", "first_mark", "item_of", "items_used", "mark_from", "mark_state"]
 
 _COUNT = "[1-9][0-9]{0,18}"
 
@@ -53,16 +53,35 @@ def first_mark(pipeline: DocumentPipeline) -> Mark:
 def mark_state(mark: Mark) -> str:
     """A mark as text."""
     last = _word(mark.next, mark.offset)
+    if mark.reached is not None:
+        return f"{last}>{_word(mark.reached, 0)}"
     return " ".join([*_words(mark.held), last]) if mark.held else last
 
 
 def mark_from(state: str, pipeline: DocumentPipeline) -> Mark:
     """The mark of a state that was checked."""
-    *waiting, last = _parsed(state, len(pipeline.levels))
+    text, _, reached = state.partition(">")
+    *waiting, last = _parsed(text, len(pipeline.levels))
+    if reached:
+        [behind] = _parsed(reached, len(pipeline.levels))
+        return Mark(_nested(last.numbers), last.used, (), _nested(behind.numbers))
     held: list[Held] = []
     for (item, *others), used, count in waiting:
         held += [(_nested((item + more, *others)), used) for more in range(count)]
     return Mark(_nested(last.numbers), last.used, tuple(held))
+
+
+def items_used(mark: Mark, pipeline: DocumentPipeline) -> int | None:
+    """How many of a lane's items its rows have used, be it in part; None if that cannot be known."""
+    cursor, begun = mark.next, mark.offset > 0
+    if mark.reached is not None:
+        cursor, begun = mark.reached, False
+    elif _has_overlap(pipeline) and mark != first_mark(pipeline):
+        return None
+    item, *documents = _flat(cursor)
+    if any(documents[1:]) or (begun and len(documents) > 1):
+        return None  # within a group, of whatever items
+    return item + (begun or documents[0] > 0)
 
 
 def item_of(state: str) -> int:
@@ -76,9 +95,12 @@ def check_mark(lane: int, state: Any, pipeline: DocumentPipeline) -> None:
     Raises:
         StateMismatch: naming the lane, what was expected and what was found.
     """
-    runs = _parsed(state, len(pipeline.levels)) if isinstance(state, str) else []
+    text, sign, reached = state.partition(">") if isinstance(state, str) else ("", "", "")
+    runs = _parsed(text, len(pipeline.levels))
     if runs and _fits(runs, pipeline.packing):
-        return
+        behind = _parsed(reached, len(pipeline.levels))
+        if not sign or (_has_overlap(pipeline) and _is_behind(runs[-1], behind)):
+            return
     raise StateMismatch(f"state: lane {lane}: expected {_wanted(pipeline.packing)}, found {state!r}")
 
 
@@ -95,6 +117,15 @@ def _fits(runs: list[_Run], packing: RowPacking | None) -> bool:
     return in_order and not any(one.joins(other) for one, other in pairwise(waiting))
 
 
+def _has_overlap(pipeline: DocumentPipeline) -> bool:
+    return pipeline.packing is not None and pipeline.packing.overlap > 0
+
+
+def _is_behind(last: _Run, runs: list[_Run]) -> bool:
+    """Whether these are one document, that lies behind another one or is it."""
+    return len(runs) == 1 and runs[0].items == 1 and not runs[0].used and runs[0].numbers >= last.numbers
+
+
 def _most(packing: RowPacking) -> int:
     """How many documents wait at most: of a long one the last part comes beside its full ones."""
     return packing.lookahead + 1
@@ -106,7 +137,7 @@ def _wanted(packing: RowPacking | None) -> str:
             assert packing is not None  # it has a mode
             return f"up to {_most(packing)} documents and the next one, in order, such as '3-7 9 12.1/2 14'"
         case "concat":
-            return "a document and how many of its tokens were used, such as '12.1/40'"
+            return "a document and how many of its tokens were used, such as '12.1/40' or with an overlap '12.1/40>14'"
         case "pad":
             return "a document and how many of its parts were used, such as '12.1/2'"
         case _:

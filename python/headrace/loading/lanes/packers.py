@@ -63,6 +63,8 @@ class Mark(NamedTuple):
     """Entries of that document that were used (concat), or its parts (pad)."""
     held: tuple[Held, ...] = ()
     """Documents before it that wait for a row, in order (best_fit)."""
+    reached: Cursor | None = None
+    """Behind the last document that a row holds an entry of (concat with an overlap); None if it is not known."""
 
     @property
     def begin(self) -> Cursor:
@@ -158,6 +160,8 @@ class _Concat(Packer):
             place += count
             first = 0
         self._advance(self._packing.seq_len)
+        if self._packing.overlap:
+            self.mark = self.mark._replace(reached=documents[-1].after if documents else self.mark.next)
         return parts
 
     def _advance(self, count: int) -> None:

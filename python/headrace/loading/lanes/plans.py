@@ -3,10 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+from headrace._changes import changes_of
+from headrace.errors import StateMismatch
+from headrace.loading.added import is_grown, with_added
 from headrace.mixing import MixDataset, documents_of
 from headrace.samples.dynamic import DocumentPipeline, DynamicDataset
 
 from .documents import DocumentPlan
+from .marks import check_mark, items_used, mark_from
 from .mixture import MixturePlanner
 from .source import LanePlan, Planner, Setup
 
@@ -21,13 +25,45 @@ class _DocumentPlanner(Planner):
 
     def plan(self, setup: Setup, state: Mapping[str, Any] | None) -> LanePlan:
         """See `Planner.plan`."""
-        del state
-        return DocumentPlan(self._pipeline, setup)
+        return DocumentPlan(self._pipeline, setup, changes_of(state))
+
+    def adapted(self, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+        """See `Planner.adapted`: items may have been added."""
+        base = self._pipeline.base
+        if not is_grown(base, state):
+            return dict(state)
+        return with_added(base, state, _reached(self._pipeline, state), strict=strict, depth=3)
 
 
 def planner_of(dataset: DynamicDataset | MixDataset) -> Planner:
     """What makes the plans of a dataset."""
     return MixturePlanner(dataset) if isinstance(dataset, MixDataset) else _DocumentPlanner(dataset.pipeline)
+
+
+def _reached(pipeline: DocumentPipeline, state: Mapping[str, Any]) -> int:
+    """The first row of the order of items behind all of which anything was used.
+
+    Raises:
+        StateMismatch: if that cannot be known.
+    """
+    if state["part"]:
+        raise StateMismatch(
+            "state: it is a part, and from which pass on added data is used depends on all lanes\n"
+            "hint: load the parts of all ranks as a list, or what gather_state or State.merge made of them"
+        )
+    rows = [0]
+    for number, saved in state["lane_states"].items():
+        lane = int(number)
+        check_mark(lane, saved, pipeline)
+        items = items_used(mark_from(saved, pipeline), pipeline)
+        if items is None:
+            raise StateMismatch(
+                f"data cannot be added here: lane {lane} is within a group of a batch_map, and no state tells how many "
+                "items that holds\nhint: to start a new run, load no state"
+            )
+        if items:
+            rows.append((items - 1) * state["lanes"] + lane + 1)
+    return max(rows)
 
 
 def has_rows(dataset: DynamicDataset | MixDataset) -> bool:
