@@ -30,7 +30,7 @@ def whole(sizes: Sequence[int], origin: int = 0) -> tuple[Selection, list[Item]]
 
 def changed(data: st.DataObject, selection: Selection, items: list[Item]) -> tuple[Selection, list[Item]]:
     """One step further: the selection and the list."""
-    step = data.draw(st.sampled_from(["part", "pick", "some", "keep", "repeat", "concat"]), "step")
+    step = data.draw(st.sampled_from(["part", "pick", "some", "keep", "without", "repeat", "concat"]), "step")
     count = len(items)
     places = st.lists(st.integers(0, count - 1), max_size=12) if count else st.just([])
     if step == "part":
@@ -42,6 +42,10 @@ def changed(data: st.DataObject, selection: Selection, items: list[Item]) -> tup
     if step == "some":
         numbers = sorted(set(data.draw(places, "some")))
         return selection.pick(np.array(numbers, dtype=np.int64)), [items[number] for number in numbers]
+    if step == "without":
+        numbers = sorted(set(data.draw(places, "without")))
+        left = [item for number, item in enumerate(items) if number not in numbers]
+        return selection.without(np.array(numbers, dtype=np.int64)), left
     if step == "repeat":
         times = data.draw(st.integers(1, 3), "times")
         return selection.repeat(times), items * times

@@ -26,6 +26,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import headrace as hr
 from datasets import TESTS, Corpus, CorpusWriter, Record, drain, equal_documents, merged, python, seeded, stream, take
+from headrace.torch import DataLoader as DeviceLoader
 from headrace.torch import IterableDataset
 
 PACKING: dict[str, Any] = {"seq_len": 8, "eos_id": -1, "boundaries": True}
@@ -45,6 +46,24 @@ def unbroken(corpus: Corpus) -> list[Record]:
 def torch_loader(corpus: Corpus, **arguments: Any) -> tuple[IterableDataset, torch.utils.data.DataLoader[Any]]:
     dataset = IterableDataset(corpus.open(**PACKING), **{**RUN, **arguments})
     return dataset, torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=0)
+
+
+def test_masks_of_excluded_documents_are_tensors(corpus: Corpus) -> None:
+    run = {**RUN, "epochs": None}
+    state = hr.DataLoader(corpus.open(**PACKING), **run).state_dict()
+    names = [part.id for row in hr.DataLoader(corpus.open(**PACKING), **run).sources(0) for part in row[1:]]
+    own = hr.DataLoader(corpus.open(**PACKING), **run, exclude=names)
+    dataset, loader = torch_loader(corpus, epochs=None, exclude=names)
+    device = DeviceLoader(corpus.open(**PACKING), **run, exclude=names, device="cpu")
+    for one in (own, dataset, device):
+        with pytest.warns(UserWarning, match="masked from step 0 on"):
+            one.load_state_dict(state, strict=False)
+    for ours, *others in islice(zip(own, loader, device, strict=True), 3):
+        for theirs in others:
+            assert torch.equal(theirs["loss_mask"], torch.from_numpy(ours["loss_mask"]))
+            assert torch.equal(theirs["tokens"], torch.from_numpy(ours["tokens"]))
+        assert 0 in ours["loss_mask"] or ours.step
+    device.close()
 
 
 FROM_TORCHDATA = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")

@@ -28,6 +28,16 @@ class Source(NamedTuple):
     first_token: int
     tokens: int
 
+    @property
+    def id(self) -> str:
+        """The document's name as one text, by which `DataLoader` takes documents to exclude.
+
+        Example:
+            >>> headrace.Source("data/a.parquet", 0, 17, 0, 50).id
+            'data/a.parquet:0:17'
+        """
+        return f"{self.file}:{self.row_group}:{self.row}"
+
 
 class Batch(Mapping[str, Any]):
     """One rank's part of a global batch: names to arrays, and where it stands in the run.

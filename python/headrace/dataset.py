@@ -302,7 +302,7 @@ class PackedDataset(Dataset):
     """
 
     def __init__(self, core: _core.Index, cache: Path, packing: Packing, open_again: OpenAgain) -> None:
-        self._open_again = open_again
+        self.open_again = open_again
         self.core = core
         self.cache = cache
         self.packing = packing
@@ -315,7 +315,7 @@ class PackedDataset(Dataset):
 
     def __reduce__(self) -> Any:
         identity, _ = self.core.identity(self.packing.column)
-        return _packed_again, (self._open_again, identity, self.cache, self.packing)
+        return _packed_again, (self.open_again, identity, self.cache, self.packing)
 
     def __len__(self) -> int:
         return self.weight // self.packing.seq_len
@@ -323,7 +323,7 @@ class PackedDataset(Dataset):
     @cached_property
     def documents(self) -> DocumentPipeline:
         """The same documents and how they are packed, for mixtures whose rows come lane by lane."""
-        source = ParquetSource(self.core, self._open_again)
+        source = ParquetSource(self.core, self.open_again)
         origin = Origin(source, (part_of(self.packing.column, source.schema),))
         return DocumentPipeline(Pipeline((origin,), Selection.whole(source.sizes)), packing=self.packing.lane_rows())
 

@@ -86,6 +86,12 @@ class DataLoader:
         allow_empty: whether a rank may get an empty batch, and `collate_fn` an empty list.
         on_error: ``"skip"`` leaves out samples of a pipeline that are damaged or whose functions raise; `stats` counts
             and lists them.
+        exclude: documents to do without, in datasets of headrace: a file of names or a list of them, as `Source.id` and
+            `Place.id` tell them (``"file:chunk:row"``), of sources and places themselves, a function of a `Place` that
+            is called for every item, or a dataset of samples, such as ``data.where(headrace.col("url") == url)``. A
+            run that begins with them does not have them. If a state does not know them, ``strict=False`` masks them
+            from there on: all rows stay as they are, and batches hold ``loss_mask`` (uint8), with 0 for their tokens or
+            samples. The list stays the same from then on, or grows at its end.
 
     What is left out of `seed`, `shuffle`, `lanes`, `window` and the batch size comes from a loaded state. `epochs`,
     `remainder` and the part of a schedule that lies ahead are not in a state: give them again.
@@ -135,6 +141,7 @@ class DataLoader:
         items_in_parallel: SupportsIndex = 1,
         allow_empty: bool = False,
         on_error: Literal["raise", "skip"] = "raise",
+        exclude: Any = None,
     ) -> None:
         del multiprocessing_context, persistent_workers, pin_memory_device, in_order
         arguments = Arguments(
@@ -163,6 +170,7 @@ class DataLoader:
             items_in_parallel=items_in_parallel,
             allow_empty=allow_empty,
             on_error=on_error,
+            exclude=exclude,
         )
         arguments.check()
         self._driver = _driver(dataset, arguments)
@@ -326,8 +334,9 @@ class DataLoader:
             state: from `state_dict`, `Batch.state` or `State.from_bytes`; or a list of those of all ranks. A part is
                 enough for the rank that saved it, on as many ranks as then.
             strict: False allows data that was moved or renamed without a change of content, other weights and sources
-                of mixtures, functions of dynamic pipelines that have other names, and samples or items that were added
-                behind those of the state, with a warning. The state tells of it from then on (``changes``).
+                of mixtures, functions of dynamic pipelines that have other names, samples or items that were added
+                behind those of the state, and further documents to exclude, with a warning. The state tells of it from
+                then on (``changes``).
 
         Raises:
             StateMismatch: if the state is damaged or of another run; it names the first difference.

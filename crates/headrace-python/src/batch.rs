@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
 use crate::buffer::Buffer;
+use crate::excluded::Masked;
 
 /// (file, row group, row in the row group, first token, tokens).
 pub(crate) type SourceTuple = (String, u32, u32, u64, u32);
@@ -80,6 +81,12 @@ impl Batch {
     /// For each row, where its parts come from.
     fn sources(&self) -> Vec<Vec<SourceTuple>> {
         self.source_tuples()
+    }
+
+    /// The same batch with a ``loss_mask``, in which the tokens of some documents are 0.
+    fn masked(&self, py: Python<'_>, documents: &Masked) -> PyResult<Self> {
+        let batch = py.detach(|| self.batch.masked(&documents.0)).map_err(crate::errors::to_python)?;
+        Ok(Self::new(batch, Arc::clone(&self.runs)))
     }
 
     /// The arrays of one entry a row, under the given names, as a struct array by the Arrow PyCapsule interface.

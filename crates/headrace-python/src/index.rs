@@ -16,8 +16,9 @@ use pyo3::types::{PyCapsule, PyDict};
 
 use crate::batch::schema_capsule;
 use crate::blocking::blocking;
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, numbers};
 use crate::errors::to_python;
+use crate::excluded::documents;
 use crate::rows::Rows;
 
 /// What a dataset holds.
@@ -63,6 +64,28 @@ impl Index {
             let count = if documents { index::Index::count } else { index::Index::count_tokens };
             count(&mut index, column, &cancel, &counts).map(|()| index)
         };
+        blocking(py, &cancel, tick, work).map(|index| Self(Arc::new(index)))
+    }
+
+    /// The same index with a column in which some documents are as empty ones: by the number of their row group and
+    /// their row in it, arrays of 64-bit numbers.
+    #[pyo3(signature = (column, row_groups, rows, *, progress))]
+    fn without(
+        &self,
+        py: Python<'_>,
+        column: &str,
+        row_groups: &Bound<'_, PyAny>,
+        rows: &Bound<'_, PyAny>,
+        progress: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let mut places = documents(&numbers(row_groups)?, &numbers(rows)?)?;
+        places.sort_unstable();
+        places.dedup();
+        let chunks = places.chunk_by(|one, other| one.0 == other.0);
+        let left_out = chunks.map(|part| (part[0].0, part.iter().map(|&(_, row)| row).collect())).collect();
+        let (cancel, counts) = (Cancel::new(), Progress::new());
+        let tick = |_: Python<'_>| tell(progress, &counts);
+        let work = || self.0.without(column, &left_out, &cancel, &counts);
         blocking(py, &cancel, tick, work).map(|index| Self(Arc::new(index)))
     }
 

@@ -17,6 +17,7 @@ mod cache;
 mod compress;
 mod engine;
 mod errors;
+mod excluded;
 mod fsspec;
 mod gather;
 mod index;
@@ -43,6 +44,8 @@ mod _core {
     use super::compress::{Decompressor, decompress};
     #[pymodule_export]
     use super::engine::{Engine, report, sources};
+    #[pymodule_export]
+    use super::excluded::Masked;
     #[pymodule_export]
     use super::gather::gather;
     #[pymodule_export]

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -271,7 +272,12 @@ impl Case {
         }
         let column: ArrayRef = Arc::new(lists.finish());
         let batch = RecordBatch::try_from_iter([("tokens", column)]).unwrap();
-        let properties = WriterProperties::builder().set_max_row_group_row_count(Some(self.row_group)).build();
+        // Pages of a few documents.
+        let properties = WriterProperties::builder()
+            .set_max_row_group_row_count(Some(self.row_group))
+            .set_write_batch_size(4)
+            .set_data_page_size_limit(64)
+            .build();
         let file = std::fs::File::create(folder.join("a.parquet")).unwrap();
         let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
         writer.write(&batch).unwrap();
@@ -279,16 +285,43 @@ impl Case {
     }
 
     fn run(&self, folder: &Path) -> Option<Arc<Run>> {
+        self.over(self.index(folder))
+    }
+
+    fn index(&self, folder: &Path) -> Index {
         let cancel = Cancel::new();
         let options = OpenOptions { cache_dir: Some(folder.join("_cache")), ..OpenOptions::default() };
         let url = folder.to_str().unwrap().to_owned();
         let mut index = Index::open(&[url], &options, &cancel, &Progress::new()).unwrap();
         index.count("tokens", &cancel, &Progress::new()).unwrap();
+        index
+    }
+
+    fn over(&self, index: Index) -> Option<Arc<Run>> {
         let column = Arc::clone(index.token_column("tokens").unwrap());
         let spec = OrderSpec { seed: 5, shuffle: true, lanes: self.lanes, window: self.window };
         let Case { seq_len, overlap, specials, is_wide: wide, .. } = *self;
         let pack = PackSpec { seq_len, overlap, specials, boundaries: true, wide, pad_id: -9 };
         Run::new(Arc::new(index), column, spec, pack, Some(3), self.remainder).ok().map(Arc::new)
+    }
+
+    /// The same without some documents, and the same of files that have these as empty ones.
+    fn without(&self, folders: [&Path; 2], left_out: &BTreeSet<usize>) -> [Option<Arc<Run>>; 2] {
+        let mut others = self.clone();
+        let mut rows: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for &document in left_out {
+            others.lengths[document] = 0;
+            let (chunk, row) = (document / self.row_group, document % self.row_group);
+            rows.entry(chunk as u32).or_default().push(row as u32);
+        }
+        let rows = rows.into_iter().map(|(chunk, rows)| (chunk, rows.into())).collect();
+        self.write(folders[0]);
+        others.write(folders[1]);
+        let all = self.index(folders[0]);
+        let index = all.without("tokens", &rows, &Cancel::new(), &Progress::new()).unwrap();
+        let facts = |index: &Index| index.column_facts("tokens").unwrap();
+        assert_eq!(facts(&all), facts(&self.index(folders[0])), "nothing was saved");
+        [self.over(index), self.over(self.index(folders[1]))]
     }
 
     fn options(&self, folder: &Path, rank: u64) -> Options {
@@ -335,6 +368,30 @@ proptest! {
         for options in [laid, tight] {
             let options = Options { start, skip: skip.to_vec(), ..options };
             prop_assert_eq!(&contents(&Engine::start(Arc::clone(&run), options).unwrap()).unwrap(), &later);
+        }
+    }
+
+    #[test]
+    fn documents_that_are_left_out_are_as_empty_ones(
+        case in cases(), left_out in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
+        block in prop_oneof![Just(64_usize), Just(4096)], start: prop::sample::Index, rank: prop::sample::Index,
+    ) {
+        let left_out: BTreeSet<usize> = left_out.iter().map(|at| at.index(case.lengths.len())).collect();
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let [run, others] = case.without([folders[0].path(), folders[1].path()], &left_out);
+        let (Some(run), Some(others)) = (run, others) else { return Ok(()) };
+        let options = case.options(folders[0].path(), rank.index(case.world as usize) as u64);
+        let stored = Options { layout: LayOut::Never, ..options.clone() };
+        let wanted = contents(&Engine::start(others, stored.clone()).unwrap()).unwrap();
+        prop_assert_eq!(&contents(&Engine::start(Arc::clone(&run), stored.clone()).unwrap()).unwrap(), &wanted);
+        let laid = Options { layout: LayOut::Always(block), ..options };
+        prop_assert_eq!(&contents(&Engine::start(Arc::clone(&run), laid.clone()).unwrap()).unwrap(), &wanted);
+        // The first batch comes of the fronts of pages.
+        let start = start.index(wanted.len() + 1);
+        for options in [stored, laid] {
+            let options = Options { start: start as u64, ..options };
+            let found = contents(&Engine::start(Arc::clone(&run), options).unwrap()).unwrap();
+            prop_assert_eq!(found.as_slice(), &wanted[start..]);
         }
     }
 }

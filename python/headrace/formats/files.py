@@ -103,6 +103,14 @@ class FilesSource(Source):
             number = int(self._groups.members[self._groups.bounds[number]])
         return Place(self._table.path(number), chunk, row)
 
+    def named(self, file: str, chunk: int, rows: npt.NDArray[np.int64]) -> tuple[int, npt.NDArray[np.bool_]] | None:
+        """See `Named.named`: each item is a file of its own."""
+        if chunk >= len(self.sizes):
+            return None
+        is_there = rows < self.sizes[chunk]
+        is_there[is_there] = [self.place(chunk, row).file == file for row in rows[is_there].tolist()]
+        return chunk, is_there
+
     def identity(self, extent: Extent | None = None) -> str:
         """A digest of paths, sizes, and which files belong together."""
         if self._groups is None:

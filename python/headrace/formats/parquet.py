@@ -1,6 +1,8 @@
 """Parquet files as samples: a row group is a chunk, and each row a dict. Reading and decoding are the core's."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -9,11 +11,11 @@ import numpy.typing as npt
 from headrace import _core
 from headrace._traffic import Traffic
 from headrace.errors import DataError
-from headrace.samples.source import Chunk, Extent, Source, digest
+from headrace.samples.source import Chunk, Extent, Named, Source, digest
 
 from ._arrow_types import fields_of
 
-__all__ = ["OpenAgain", "ParquetSource"]
+__all__ = ["OpenAgain", "ParquetSource", "RowGroups"]
 
 _DTYPES = {
     **{f"Int{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
@@ -27,7 +29,43 @@ OpenAgain = Callable[[], _core.Index]
 """Opens the same files in another process."""
 
 
-class ParquetSource(Source):
+class RowGroups(Named):
+    """The rows of Parquet files by their places: nothing is read for them.
+
+    Places name a file by its path below the root, with the row group's number in the dataset, or by its whole URL, with
+    the row group's number in the file, as `headrace.Source` does.
+    """
+
+    def __init__(self, core: _core.Index) -> None:
+        self._core = core
+        self.sizes = np.frombuffer(memoryview(core.row_group_sizes()), dtype=np.int64)
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """The files, by their paths below the root."""
+        return [entry[0] for entry in self._core.file_table()]
+
+    @cached_property
+    def _urls(self) -> dict[str, int]:
+        return {url: number for number, url in enumerate(self._core.files())}
+
+    def file(self, chunk: int) -> str:
+        """See `Named.file`."""
+        return self.paths[self._core.row_group_place(chunk)[0]]
+
+    def named(self, file: str, chunk: int, rows: npt.NDArray[np.int64]) -> tuple[int, npt.NDArray[np.bool_]] | None:
+        """See `Named.named`."""
+        number = self._urls.get(file)
+        if number is None:
+            return super().named(file, chunk, rows)
+        count = len(self.sizes)
+        chunk += bisect_left(range(count), number, key=lambda group: self._core.row_group_place(group)[0])
+        if chunk >= count or self._core.row_group_place(chunk)[0] != number:
+            return None
+        return chunk, rows < self.sizes[chunk]
+
+
+class ParquetSource(RowGroups, Source):
     """Rows of Parquet files.
 
     A value is what pyarrow's `to_pylist` gives, but that lists of numbers are NumPy arrays.
@@ -36,10 +74,10 @@ class ParquetSource(Source):
     format = "parquet"
 
     def __init__(self, core: _core.Index, open_again: OpenAgain) -> None:
+        super().__init__(core)
         self.core = core
         self._open_again = open_again
         self.url = core.url
-        self.sizes = np.frombuffer(memoryview(core.row_group_sizes()), dtype=np.int64)
         self.stored = np.frombuffer(memoryview(core.row_group_bytes()), dtype=np.int64)
         self.schema = dict(core.schema())
         self.remote = core.is_remote
@@ -48,7 +86,6 @@ class ParquetSource(Source):
         self._types = fields_of(core.arrow_c_schema())
         self._compared = {(0, name) for name in self._names}
         """Files and columns whose types are known to fit those of the first file."""
-        self._files: list[str] | None = None
 
     def load(self, chunk: int, columns: tuple[str, ...] | None = None) -> Chunk:
         """See `Source.load`."""
@@ -67,21 +104,12 @@ class ParquetSource(Source):
         found = fields_of(rows.__arrow_c_array__()[0])
         for name in columns:
             if not found[name].fits(self._types[name]):
-                first, other = (f"{self.url.rstrip('/')}/{self._paths()[number]}" for number in (0, file))
+                first, other = (f"{self.url.rstrip('/')}/{self.paths[number]}" for number in (0, file))
                 raise DataError(
                     f"{other}: expected column {name!r} to be {self._types[name]} as in {first}, found {found[name]}\n"
                     "hint: leave the column out with select, or open the files as datasets of their own"
                 )
         self._compared.update((file, name) for name in columns)
-
-    def file(self, chunk: int) -> str:
-        """See `Source.file`."""
-        return self._paths()[self.core.row_group_place(chunk)[0]]
-
-    def _paths(self) -> list[str]:
-        if self._files is None:
-            self._files = [entry[0] for entry in self.core.file_table()]
-        return self._files
 
     def identity(self, extent: Extent | None = None) -> str:
         """See `Source.identity`."""

@@ -48,6 +48,7 @@ class Arguments:
     items_in_parallel: SupportsIndex
     allow_empty: bool
     on_error: Literal["raise", "skip"]
+    exclude: Any
 
     def check(self) -> None:
         """Refuses what no kind of dataset can make sense of.

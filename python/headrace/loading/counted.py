@@ -12,6 +12,7 @@ from headrace.batch import Batch
 
 from .arguments import Arguments
 from .base import END
+from .packed_exclusion import Kept, Masking
 from .run_arguments import RunArguments, RunResources
 from .run_driver import RunDriver
 from .schedule import Skipped
@@ -91,6 +92,11 @@ class CountedRun(Protocol):
         """What prepares the batches from a position on."""
         ...
 
+    @property
+    def masking(self) -> Masking | None:
+        """How batches are masked."""
+        ...
+
 
 _Given = TypeVar("_Given", bound=RunArguments)
 _Run = TypeVar("_Run", bound=CountedRun)
@@ -103,6 +109,7 @@ class CountedDriver(RunDriver[_Given, _Run, Position]):
         super().__init__(dataset, given, arguments)
         self.resources = resources
         self.spill = spill
+        self.kept = Kept(given.exclude)
         self._feed: _Feed | None = None
         self._stop: tuple[_Run, Any, int, int | None] | None = None
         """The run, its steps, an epoch, and the step after it."""
@@ -185,6 +192,8 @@ class CountedDriver(RunDriver[_Given, _Run, Position]):
         try:
             feed = self._feed = self._feed or _Feed(run.engine(position, self.resources, self.spill))
             core = feed.next(position.step, self.resources.timeout)
+            if run.masking is not None:
+                core = run.masking(core)
             after = self._stand(run, position.at(position.step + 1))
         except TimeoutError:
             raise

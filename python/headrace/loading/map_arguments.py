@@ -12,7 +12,7 @@ from .collate import default_collate
 
 __all__ = ["MapArguments", "is_iterable", "resolve", "seed_of"]
 
-_NO_MEANING: Final = ("window", "lanes", "memory", "epochs", "remainder", "on_error")
+_NO_MEANING: Final = ("window", "lanes", "memory", "epochs", "remainder", "on_error", "exclude")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from . import mixture_run as runs
 from . import mixture_state as states
 from .arguments import Arguments
 from .counted import MEANINGLESS, CountedDriver, Position
+from .exclusion import adapted
 from .packed_run import keep_file_table
 from .run_arguments import RunArguments, RunResources
 from .schedule import check_divides
@@ -45,14 +46,14 @@ class MixtureDriver(CountedDriver[RunArguments, runs.Run]):
             )
         if arguments.remainder == "pad":
             raise ValueError('remainder must be "drop" for a mixture, got "pad"')
-        given, resources = RunArguments.of(arguments), RunResources.of(arguments, fewest=1)
+        given, resources = RunArguments.of(arguments, dataset), RunResources.of(arguments, fewest=1)
         cache = next(iter(dataset.packed.values())).cache
         driver = cls(dataset, given, resources, arguments, str(cache / "spill"))
         driver.check()
         return driver
 
     def _start(self, world_size: int, rank: int, state: Mapping[str, Any] | None) -> tuple[runs.Run, Position]:
-        return runs.start(self.dataset, self.given, world_size, rank, state)
+        return runs.start(self.kept.of_mixture(self.dataset, state), self.given, world_size, rank, state)
 
     def _on_other_ranks(
         self, run: runs.Run, position: Position, world_size: int, rank: int
@@ -111,7 +112,9 @@ class MixtureDriver(CountedDriver[RunArguments, runs.Run]):
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
         """See `Driver.load`."""
         checked = check_state(state if isinstance(state, Mapping) else State.merge(state), "mixture")
-        self._resume(states.adapted(self.dataset, checked, strict=strict))
+        checked = adapted(self.given.exclude, checked, strict=strict)
+        dataset = self.kept.of_mixture(self.dataset, checked)
+        self._resume(states.adapted(dataset, checked, strict=strict))
 
     def set_global_batch_size(self, rows: int) -> None:
         """See `Driver.set_global_batch_size`."""

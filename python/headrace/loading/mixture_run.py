@@ -8,15 +8,16 @@ from typing import Any, Final
 import numpy as np
 
 from headrace import _core
-from headrace._changes import changes_of
 from headrace.dataset import PackedDataset
 from headrace.mixing import MixDataset
 from headrace.state import ORDER, SCHEMA
 
 from . import mixture_state as states
 from .counted import Position
+from .exclusion import exclusion_of
 from .mixture_changes import rules
 from .mixture_weights import Weighting, check_enough, largest_shares, phases
+from .packed_exclusion import Masking, masking
 from .packed_run import position_of
 from .run_arguments import RunArguments, RunResources, choose
 from .schedule import check_divides
@@ -71,6 +72,8 @@ class Run:
     """Which weights hold from which round on: a past that was changed by hand stays."""
     fixed: Mapping[str, Any] = field(repr=False)
     """The part of a state that does not change during a run."""
+    masking: Masking | None
+    """How batches are masked."""
     _counted: list[tuple[int, tuple[int, ...]]] = field(default_factory=list[tuple[int, tuple[int, ...]]], repr=False)
     """Rows that were counted last, and how many of them each source gave; replaced as a whole."""
 
@@ -189,13 +192,14 @@ def start(
     lanes = choose("lanes", given.lanes, state, gcd(*batches))
     seed = choose("seed", given.seed, state, 0)
     shuffle = choose("shuffle", given.shuffle, state, True)
+    exclusion, changes = exclusion_of(given.exclude, state)
     fixed: dict[str, Any] = {
         "schema": SCHEMA,
         "order": ORDER,
         "kind": "mixture",
         "seed": seed,
         "shuffle": shuffle,
-        "changes": changes_of(state),
+        "changes": changes,
         "lanes": lanes,
     }
     saved = {entry["name"]: entry for entry in state["sources"]} if state is not None else {}
@@ -209,7 +213,8 @@ def start(
     parts = tuple(
         _part(dataset, name, fixed, given, share, saved.get(name)) for name, share in zip(names, shares, strict=True)
     )
-    run = _run(dataset, parts, (world_size, rank), weights, fixed, position)
+    masked = masking(exclusion, [part.dataset for part in parts])
+    run = _run(dataset, parts, (world_size, rank), weights, fixed, masked, position)
     if state is not None:
         states.check_counts(state, run.progress(position.row))
     return run, position
@@ -221,7 +226,7 @@ def with_steps(run: Run, position: Position) -> Run:
     Raises:
         ValueError: if a batch is too large for the data, or does not go with the lanes.
     """
-    return _run(run.dataset, run.parts, (run.world_size, run.rank), run.weights, run.fixed, position)
+    return _run(run.dataset, run.parts, (run.world_size, run.rank), run.weights, run.fixed, run.masking, position)
 
 
 def on_other_ranks(
@@ -246,6 +251,7 @@ def _run(
     ranks: tuple[int, int],
     weights: tuple[Weighting, ...],
     fixed: Mapping[str, Any],
+    masked: Masking | None,
     position: Position,
 ) -> Run:
     lanes: int = fixed["lanes"]
@@ -260,7 +266,7 @@ def _run(
         limits=[part.limit for part in parts],
         stop=dataset.on_exhausted == "stop",
     )
-    run = Run(core, dataset, parts, *ranks, lanes, weights, fixed)
+    run = Run(core, dataset, parts, *ranks, lanes, weights, fixed, masked)
     check_enough(core, position.steps, {part.name: part.limit for part in parts})
     run.check_row(position.row)
     return run

@@ -14,6 +14,7 @@ from headrace.state import State, check_state
 from . import packed_run as runs
 from .arguments import Arguments
 from .counted import MEANINGLESS, CountedDriver, Position
+from .exclusion import adapted
 from .run_arguments import RunArguments, RunResources
 from .schedule import check_divides
 
@@ -34,19 +35,20 @@ class PackedDriver(CountedDriver[runs.Given, runs.Run]):
             ValueError: if one cannot be used, or they do not go together.
         """
         arguments.refuse(cls.kind, MEANINGLESS)
-        given = runs.Given(**vars(RunArguments.of(arguments)), pad=arguments.remainder == "pad")
+        given = runs.Given(**vars(RunArguments.of(arguments, dataset)), pad=arguments.remainder == "pad")
         resources = RunResources.of(arguments, fewest=1)
         driver = cls(dataset, given, resources, arguments, str(dataset.cache / "spill"))
         driver.check()
         return driver
 
     def _start(self, world_size: int, rank: int, state: Mapping[str, Any] | None) -> tuple[runs.Run, Position]:
-        return runs.start(self.dataset, self.given, world_size, rank, state)
+        return runs.start(self.kept.of(self.dataset, state), self.given, world_size, rank, state)
 
     def _on_other_ranks(
         self, run: runs.Run, position: Position, world_size: int, rank: int
     ) -> tuple[runs.Run, Position]:
-        return runs.on_other_ranks(self.dataset, self.given, run, position, world_size, rank)
+        dataset = self.kept.of(self.dataset, run.state(position))
+        return runs.on_other_ranks(dataset, self.given, run, position, world_size, rank)
 
     def _snapshot(self, run: runs.Run, position: Position) -> Callable[[], dict[str, Any]]:
         return partial(_state, self.dataset, run, position)
@@ -81,7 +83,8 @@ class PackedDriver(CountedDriver[runs.Given, runs.Run]):
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
         """See `Driver.load`."""
         checked = check_state(state, "counted") if isinstance(state, Mapping) else State.merge(state)
-        self._resume(runs.adapted(self.dataset, checked, strict=strict))
+        checked = adapted(self.given.exclude, checked, strict=strict)
+        self._resume(runs.adapted(self.kept.of(self.dataset, checked), checked, strict=strict))
 
     def set_global_batch_size(self, rows: int) -> None:
         """See `Driver.set_global_batch_size`."""

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace import _core
-from headrace._changes import changes_of, noted
+from headrace._changes import noted
 from headrace.dataset import PackedDataset
 from headrace.errors import StateMismatch
 from headrace.state import ORDER, SCHEMA, steps_of
 
 from .counted import Position
+from .exclusion import exclusion_of
+from .packed_exclusion import Masking, masking
 from .run_arguments import NO_BATCH_SIZE, RunArguments, RunResources, choose
 from .schedule import Skipped, check_divides
 
@@ -40,6 +42,8 @@ class Run:
     window: int
     fixed: Mapping[str, Any] = field(repr=False)
     """The part of a state that does not change during a run."""
+    masking: Masking | None
+    """How batches are masked."""
 
     @property
     def ranks(self) -> tuple[int, int]:
@@ -124,19 +128,21 @@ def start(
     for batch in position.batches_to_come():
         core.check_enough(batch)
     core.check_row(position.steps.row_of(position.step))
+    exclusion, changes = exclusion_of(given.exclude, state)
     fixed: dict[str, Any] = {
         "schema": SCHEMA,
         "order": ORDER,
         "kind": "counted",
         "seed": seed,
         "shuffle": shuffle,
-        "changes": changes_of(state),
+        "changes": changes,
         "lanes": lanes,
         "window": window,
         "pipeline": packing.identity(),
         "sources": [source(dataset)],
     }
-    return Run(core, world_size, rank, seed, shuffle, lanes, window, fixed), position
+    masked = masking(exclusion, [dataset])
+    return Run(core, world_size, rank, seed, shuffle, lanes, window, fixed, masked), position
 
 
 def on_other_ranks(

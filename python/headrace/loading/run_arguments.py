@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from headrace._base import Dataset
 from headrace._ranks import default_workers
 from headrace._units import as_int, parse_bytes
 from headrace.errors import StateMismatch
+from headrace.samples.document_ids import DocumentIds
 from headrace.state import MAX_LANES
 
 from .arguments import UNSET, Arguments, optional_int
+from .exclusion import exclude_of
 from .schedule import Schedule, check_schedule
 
 __all__ = ["NO_BATCH_SIZE", "RunArguments", "RunResources", "choose"]
@@ -35,10 +38,12 @@ class RunArguments:
     schedule: Schedule | None
     """Rows or samples of all ranks."""
     epochs: int | None
+    exclude: DocumentIds | None
+    """Documents that the run is to do without."""
 
     @staticmethod
-    def of(arguments: Arguments) -> "RunArguments":
-        """What a loader's arguments say.
+    def of(arguments: Arguments, dataset: Dataset) -> "RunArguments":
+        """What a loader's arguments say of a run over a dataset.
 
         Raises:
             TypeError: if a value is of the wrong type.
@@ -54,6 +59,7 @@ class RunArguments:
             batch_size=optional_int(batch_size, "batch_size", 1, 2**32 - 1),
             schedule=None if schedule is None else check_schedule(schedule),
             epochs=optional_int(arguments.epochs, "epochs", 1, 2**32 - 1),
+            exclude=exclude_of(arguments.exclude, dataset),
         )
 
     def rows(self, world_size: int) -> Schedule | None:

@@ -17,6 +17,7 @@ from headrace.samples.pipeline import AnyPipeline
 from headrace.state import ORDER, SCHEMA
 
 from . import steps
+from .exclusion import Masks, exclusion_of
 from .run_arguments import NO_BATCH_SIZE, RunArguments, choose
 from .sample_orders import adapted, data_of, order_of
 from .schedule import Schedule, Skipped, check_divides
@@ -75,6 +76,10 @@ class Run:
     allow_empty: bool
     fixed: Mapping[str, Any] = field(repr=False)
     """The part of a state that does not change during a run."""
+    masks: tuple[Masks, ...] = field(repr=False)
+    """What is masked of the samples of each source; nothing if none ever is."""
+    first_masked: int | None
+    """The first step whose batches are masked."""
 
     @property
     def ranks(self) -> tuple[int, int]:
@@ -134,6 +139,16 @@ class Run:
             return False
 
     # Which samples
+
+    def masks_at(self, step: int) -> bool:
+        """Whether the batches of a step are masked."""
+        return self.first_masked is not None and step >= self.first_masked
+
+    def masked(self, positions: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.bool_]:
+        """Which samples of a step are masked: bool, (samples,). Of a zip those of which any part is."""
+        columns = positions.reshape(len(positions), -1).T
+        held = [masks.hold(column, step) for masks, column in zip(self.masks, columns, strict=True)]
+        return np.logical_or.reduce(held)
 
     def rows_of_rank(self, row: int, batch: int, rank: int) -> npt.NDArray[np.int64]:
         """The rows of one rank in the step that begins with a row: int64, in order."""
@@ -322,6 +337,10 @@ def start(
     largest = max((schedule or {0: past[-1][2]}).values())
     seed = choose("seed", given.seed, state, 0)
     shuffle = choose("shuffle", given.shuffle, state, True)
+    exclusion, changes = exclusion_of(given.exclude, state)
+    masks: tuple[Masks, ...] = ()
+    if exclusion is not None:
+        pipeline, masks = exclusion.applied_to_all(pipeline)
     if not len(pipeline):
         raise ValueError("the dataset has no samples")
     data = data_of(pipeline, shuffle)
@@ -334,13 +353,15 @@ def start(
         "kind": "samples",
         "seed": seed,
         "shuffle": shuffle,
-        "changes": changes_of(state),
+        "changes": changes if state is None else changes_of(state),
         "lanes": order.lanes,
         "window": max(1, order.window),
         "pipeline": data.samples | windows,
         "sources": data.sources,
     }
-    run = Run(pipeline, order, data.kind, seed, shuffle, world_size, rank, given.drop_last, given.allow_empty, fixed)
+    first_masked = None if exclusion is None else exclusion.first_masked
+    ends = (given.drop_last, given.allow_empty)
+    run = Run(pipeline, order, data.kind, seed, shuffle, world_size, rank, *ends, fixed, masks, first_masked)
     return run, _position(run, schedule, past, state)
 
 

@@ -15,7 +15,9 @@ from headrace.state import State, check_state
 from . import sample_run as runs
 from .arguments import Arguments
 from .base import END
+from .exclusion import adapted
 from .make import Made, Task
+from .masking import masked, not_a_dict
 from .pool import NotReady
 from .row_feed import RowFeed
 from .run_arguments import RunArguments, RunResources
@@ -57,7 +59,7 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
         """
         arguments.refuse(cls.kind, _MEANINGLESS)
         given = runs.Given(
-            **vars(RunArguments.of(arguments)),
+            **vars(RunArguments.of(arguments, dataset)),
             drop_last=bool(arguments.drop_last),
             allow_empty=bool(arguments.allow_empty),
         )
@@ -121,9 +123,12 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
         """See `Driver.load`."""
         checked = check_state(state if isinstance(state, Mapping) else State.merge(state), "samples")
+        checked = adapted(self.given.exclude, checked, strict=strict)
         with self.exclusive():
             self._resume(checked, strict=strict)
-            if self._workers is not None and self._workers.seed != self.here()[0].seed:
+            run = self.here()[0]
+            workers = self._workers
+            if workers is not None and (workers.seed != run.seed or workers.maker.pipeline is not run.pipeline):
                 self._workers = None
 
     def seek(self, step: int) -> None:
@@ -248,12 +253,17 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
                 )
             if type(made.batch) is dict:
                 return self._wrapped(run, task, made, after)
+            if run.masks_at(task.step):
+                raise ValueError(not_a_dict(made.batch))
             return made.batch
 
     def _wrapped(self, run: runs.Run, task: Task, made: Made, after: runs.Position) -> SampleBatch:
         positions = task.positions if made.kept is None else task.positions[made.kept]
+        batch = made.batch
+        if run.masks_at(task.step):
+            batch = masked(batch, run.masked(positions, task.step))
         return SampleBatch(
-            made.batch,
+            batch,
             step=task.step,
             epoch=task.epoch,
             rows=task.rows if made.kept is None else task.rows[made.kept],

@@ -96,6 +96,11 @@ class Selection:
                     row[mine] = rows[item[mine]]
         return Located(self.origin[piece], self.chunk[piece], row)
 
+    def rows_of(self, piece: int) -> _Ints:
+        """The rows of a piece in its chunk: int64, never decreasing."""
+        rows = self.rows.get(piece)
+        return self.first[piece] + np.arange(self.count[piece], dtype=np.int64) if rows is None else rows
+
     def chunks_used(self) -> tuple[_Ints, _Ints]:
         """Origins and chunks that hold an item, some of them several times."""
         if self.index is None:
@@ -144,6 +149,23 @@ class Selection:
         mapping[old] = np.arange(len(old))
         index = mapping[self.index]
         return chosen._indexed(index[index >= 0])
+
+    def without(self, positions: _Ints) -> "Selection":
+        """All items but those at some positions, ascending."""
+        if self.index is not None:
+            return self._indexed(np.delete(self.index, positions))
+        pieces, begins = np.unique(np.searchsorted(self.starts, positions, side="right") - 1, return_index=True)
+        first, count, rows = self.first.copy(), self.count.copy(), dict(self.rows)
+        for piece, gone in zip(pieces.tolist(), np.split(positions, begins[1:]), strict=False):
+            left = np.delete(self.rows_of(piece), gone - self.starts[piece])
+            first[piece], count[piece] = 0, len(left)
+            rows[piece] = left
+            if len(left) and bool(np.all(np.diff(left) == 1)):
+                first[piece] = left[0]
+                del rows[piece]
+        kept = np.flatnonzero(count)
+        rows = {number: rows[piece] for number, piece in enumerate(kept.tolist()) if piece in rows}
+        return Selection(self.origin[kept], self.chunk[kept], first[kept], count[kept], rows)
 
     def repeat(self, times: int) -> "Selection":
         """All items, several times over."""

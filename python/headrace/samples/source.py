@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from headrace._traffic import Traffic
 
-__all__ = ["Chunk", "Extent", "InPlace", "Place", "Places", "Source", "digest", "files_in"]
+__all__ = ["Chunk", "Extent", "InPlace", "Named", "Place", "Places", "Source", "digest", "files_in"]
 
 
 class Place(NamedTuple):
@@ -34,6 +34,16 @@ class Place(NamedTuple):
     """The chunk, by its number in the dataset."""
     row: int
     """The item, by its number in the chunk."""
+
+    @property
+    def id(self) -> str:
+        """The same as one text, by which `DataLoader` takes documents to exclude.
+
+        Example:
+            >>> Place("shard.00001.mds", 1, 17).id
+            'shard.00001.mds:1:17'
+        """
+        return f"{self.file}:{self.chunk}:{self.row}"
 
     def __str__(self) -> str:
         return f"{self.file}, chunk {self.chunk}, row {self.row}"
@@ -137,13 +147,45 @@ class InPlace:
     shape: tuple[int, ...]
 
 
-class Source(ABC):
+class Named(ABC):
+    """Items in chunks, which have places.
+
+    Attributes:
+        sizes: int64, (chunks,): items in each chunk.
+    """
+
+    sizes: npt.NDArray[np.int64]
+
+    @abstractmethod
+    def file(self, chunk: int) -> str:
+        """The file that a chunk lies in, by its path below the root."""
+
+    def place(self, chunk: int, row: int) -> Place:
+        """Where an item lies, for messages and provenance."""
+        return Place(self.file(chunk), chunk, row)
+
+    def named(self, file: str, chunk: int, rows: npt.NDArray[np.int64]) -> tuple[int, npt.NDArray[np.bool_]] | None:
+        """Which items have these places.
+
+        Args:
+            file: of a place.
+            chunk: of a place, 0 or more.
+            rows: int64, (places,): of some places, 0 or more.
+
+        Returns:
+            The number of the chunk, and for each row whether there is such an item; None if there is no such chunk.
+        """
+        if chunk >= len(self.sizes) or self.file(chunk) != file:
+            return None
+        return chunk, rows < self.sizes[chunk]
+
+
+class Source(Named):
     """A dataset where it lies. It never changes, may be used by several threads, and pickles by address.
 
     Attributes:
         format: the format's name, as `headrace.open` takes it.
         url: the root, without secrets.
-        sizes: int64, (chunks,): items in each chunk.
         stored: int64, (chunks,): bytes of each chunk in the store.
         schema: names and types of a sample's parts, as text; ``{"": type}`` if a sample is no dict.
         random_access: whether reading items at random costs as much as reading them in order, wherever they lie: it
@@ -155,7 +197,6 @@ class Source(ABC):
 
     format: str
     url: str
-    sizes: npt.NDArray[np.int64]
     stored: npt.NDArray[np.int64]
     schema: Mapping[str, str]
     random_access: bool = False
@@ -176,10 +217,6 @@ class Source(ABC):
             DataError: if it is damaged, or changed since the dataset was opened.
             StoreError: if the store does not answer.
         """
-
-    @abstractmethod
-    def file(self, chunk: int) -> str:
-        """The file that a chunk lies in, by its path below the root."""
 
     @abstractmethod
     def identity(self, extent: Extent | None = None) -> str:
@@ -214,10 +251,6 @@ class Source(ABC):
     def part(self, chunk: int, number: int, data: bytes, columns: tuple[str, ...] | None = None) -> Chunk:
         """A part of a chunk that has `cuts`, made of its bytes. Its first item has the number 0."""
         raise NotImplementedError
-
-    def place(self, chunk: int, row: int) -> Place:
-        """Where an item lies, for messages and provenance."""
-        return Place(self.file(chunk), chunk, row)
 
     def traffic(self) -> Traffic:
         """What the store was asked for so far."""

@@ -58,6 +58,7 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
         timeout: float = 0,
         epochs: SupportsIndex | None = None,
         remainder: Literal["drop", "pad"] | None = None,
+        exclude: Any = None,
     ) -> None:
         super().__init__()
         self.loader = DataLoader(
@@ -76,6 +77,7 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
             memory=memory,
             epochs=epochs,
             remainder=remainder,
+            exclude=exclude,
         )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

@@ -6,9 +6,9 @@ use arrow::array::ArrayData;
 use arrow::datatypes::{DataType, Field};
 use arrow::error::ArrowError;
 
-use super::memory::Slot;
+use super::memory::{Arena, Layout, Slot};
 use crate::error::{Error, Result};
-use crate::pack::Span;
+use crate::pack::{Masked, Span};
 
 /// The numbers of an array.
 #[derive(Debug, Clone)]
@@ -82,6 +82,37 @@ impl Batch {
             Some(Numbers::I32(sources)) => sources.get(row).map_or(0, |&source| source as usize),
             _ => 0,
         }
+    }
+
+    /// The same batch with a mask in which the tokens of some documents are 0, whatever was masked before; `documents`
+    /// are those of each source of a mixture, or of the one dataset.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no memory for it.
+    pub fn masked(&self, documents: &[Masked]) -> Result<Self> {
+        let tokens = self.arrays.iter().find(|array| array.kind == ArrayKind::Tokens);
+        let Some(width) = tokens.and_then(|array| array.width) else { return Ok(self.clone()) };
+        let mut layout = Layout::new();
+        let region = layout.add::<u8>(self.rows.len() * width);
+        let mut mask = Arena::small(&layout)?.carve(region);
+        let old = self.arrays.iter().position(|array| array.kind == ArrayKind::LossMask);
+        match old.map(|at| &self.arrays[at].numbers) {
+            Some(Numbers::U8(old)) => mask.copy_from_slice(old),
+            _ => mask.fill(1),
+        }
+        for (row, places) in mask.chunks_exact_mut(width).enumerate() {
+            if let Some(documents) = documents.get(self.source(row)) {
+                documents.write(self.sources(row), self.step, places);
+            }
+        }
+        let numbers = Numbers::U8(mask.freeze(self.rows.len() * width));
+        let array = Array { kind: ArrayKind::LossMask, numbers, width: Some(width) };
+        let mut batch = self.clone();
+        match old {
+            Some(at) => batch.arrays[at] = array,
+            None => batch.arrays.push(array),
+        }
+        Ok(batch)
     }
 
     /// The arrays that have one entry a row, as one struct array over the same memory; `name` names its fields.

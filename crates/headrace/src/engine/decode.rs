@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::keep::ChunkSink;
+use super::leave_out::LeaveOut;
 use super::run::Run;
 use super::shares::Shares;
 use crate::cancel::Cancel;
@@ -88,6 +89,14 @@ impl Scratch {
         cancel: &Cancel,
     ) -> Result<bool> {
         let place = run.place(chunk);
+        let rows = run.left_out(chunk);
+        let mut others;
+        let sink: &mut dyn ChunkSink = if rows.is_empty() {
+            sink
+        } else {
+            others = LeaveOut::new(sink, rows);
+            &mut others
+        };
         let chunk = run.chunk(chunk);
         let mut loan = None;
         loop {

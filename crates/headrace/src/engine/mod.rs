@@ -2,7 +2,7 @@
 //!
 //! One [`Engine`] feeds one rank from one step on. Its conductor thread ([`conductor`]) has windows planned ([`plan`])
 //! and supplied in time ([`supply`]): their chunks are read and decoded by worker threads ([`load`], [`decode`],
-//! [`keep`]) into one arena for where documents lie and one for their tokens ([`layout`], [`documents`], [`window`]).
+//! [`keep`], [`leave_out`]) into one arena for where documents lie and one for their tokens ([`layout`], [`documents`], [`window`]).
 //! Large windows are decoded to drafts instead and laid out in the order in which lanes use them ([`laying`], [`laid`]).
 //! Then it has batches assembled, some at a time, from the lanes' cursors ([`cursor`], [`assemble`]) into memory that
 //! is used again once nobody refers to it ([`memory`]). They wait in a bounded channel.
@@ -31,6 +31,7 @@ mod keep;
 mod laid;
 mod laying;
 mod layout;
+mod leave_out;
 mod load;
 mod memory;
 mod mixed;

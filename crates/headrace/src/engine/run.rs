@@ -123,6 +123,11 @@ impl Run {
         (self.column.tokens[chunk as usize], (documents != UNKNOWN).then_some(documents))
     }
 
+    /// Rows of a chunk whose documents count as empty.
+    pub fn left_out(&self, chunk: u32) -> &[u32] {
+        self.column.left_out.get(&chunk).map_or(&[], AsRef::as_ref)
+    }
+
     /// A chunk's place, for messages.
     pub fn place(&self, chunk: u32) -> Place {
         let group = self.index.row_groups.get(chunk as usize);

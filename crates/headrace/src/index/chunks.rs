@@ -98,7 +98,7 @@ impl ChunkReader {
 
 /// Reads the lengths of all documents in the given row groups of a column, on several threads.
 ///
-/// Each chunk gets a new sink, and what `done` makes of it is returned by row group, along with how it ended: after
+/// Each chunk gets a new sink, made for its number, and what `done` makes of it is returned by row group, along with how it ended: after
 /// a failure no new chunk is begun.
 pub(crate) fn each_length<S: TokenSink, T: Send>(
     index: &Index,
@@ -106,7 +106,7 @@ pub(crate) fn each_length<S: TokenSink, T: Send>(
     groups: &[usize],
     cancel: &Cancel,
     progress: &Progress,
-    new: impl Fn() -> S + Sync,
+    new: impl Fn(usize) -> S + Sync,
     done: impl Fn(S) -> T + Sync,
 ) -> (Vec<(usize, T)>, Result<()>) {
     let store = &index.store;
@@ -116,7 +116,7 @@ pub(crate) fn each_length<S: TokenSink, T: Send>(
             let group = index.row_groups.get(groups[number]);
             let object = &index.files[group.file as usize].object;
             let place = Place::file(store.uri(&object.path)).in_column(&column.name).at_row_group(group.number);
-            let mut sink = new();
+            let mut sink = new(groups[number]);
             reader
                 .read(store, object, &column.chunks.get(groups[number]), place, cancel, &mut sink)
                 .map_err(|error| (number, error))?;

@@ -211,7 +211,7 @@ impl ColumnBuilder {
             rows: Arc::clone(rows),
         };
         let (tokens, documents) = (self.tokens.into(), self.documents.into());
-        TokenColumn { name: self.name, chunks: Arc::new(chunks), tokens, documents }
+        TokenColumn { name: self.name, chunks: Arc::new(chunks), tokens, documents, left_out: Arc::default() }
     }
 
     fn number(&mut self, kind: Kind) -> u32 {

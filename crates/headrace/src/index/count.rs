@@ -53,7 +53,7 @@ pub(crate) fn count_chunks(
     cancel: &Cancel,
     progress: &Progress,
 ) -> (Vec<(usize, Count)>, Result<()>) {
-    each_length(index, column, groups, cancel, progress, Count::default, |count| count)
+    each_length(index, column, groups, cancel, progress, |_| Count::default(), |count| count)
 }
 
 #[cfg(test)]

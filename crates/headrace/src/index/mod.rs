@@ -15,6 +15,7 @@ mod progress;
 pub(crate) mod read;
 mod table;
 mod tables;
+pub mod without;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -68,6 +69,8 @@ pub struct TokenColumn {
     pub tokens: Arc<[u64]>,
     /// Documents with at least one token, of each chunk; [`UNKNOWN`] until [`Index::count`].
     pub documents: Arc<[u64]>,
+    /// Those that are stored and yet count as empty, see [`Index::without`].
+    pub left_out: Arc<without::Documents>,
 }
 
 /// What a dataset holds. A copy shares all that is large.

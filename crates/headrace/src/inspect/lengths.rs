@@ -57,7 +57,7 @@ pub fn lengths(index: &Index, column: &str, cancel: &Cancel, progress: &Progress
         one.close();
         all.lock().unwrap_or_else(PoisonError::into_inner).merge(&one);
     };
-    let (_, result) = each_length(index, number, &groups, cancel, progress, Fine::default, merge);
+    let (_, result) = each_length(index, number, &groups, cancel, progress, |_| Fine::default(), merge);
     result?;
     progress.begin(Phase::Done, 0);
     let all = all.into_inner().unwrap_or_else(PoisonError::into_inner);

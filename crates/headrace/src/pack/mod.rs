@@ -4,8 +4,10 @@
 //! cutting all count in expanded tokens; what a row came from is reported in stored ones.
 
 mod boundaries;
+mod masked;
 
 pub use boundaries::{Boundaries, cu_seqlens, write_boundaries};
+pub use masked::Masked;
 
 /// The tokens that packing puts around each document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

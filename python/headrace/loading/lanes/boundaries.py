@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .source import Layout, Record
 
-__all__ = ["boundaries"]
+__all__ = ["boundaries", "hide"]
 
 
 def boundaries(layout: Layout, records: Sequence[Record | None]) -> dict[str, Any]:
@@ -41,6 +42,20 @@ def boundaries(layout: Layout, records: Sequence[Record | None]) -> dict[str, An
     if layout.loss_mask:
         made["loss_mask"] = (np.arange(width) < used[:, None]).view(np.uint8)
     return made
+
+
+def hide(mask: npt.NDArray[Any], records: Sequence[Record | None]) -> None:
+    """Writes 0 to a mask, (rows, width), where parts of rows are masked."""
+    for row, record in enumerate(records):
+        masked = () if record is None else record.masked
+        if not any(masked):
+            continue
+        assert record is not None  # nothing is masked of none
+        at = 0
+        for length, is_masked in zip(record.lengths, masked, strict=True):
+            if is_masked:
+                mask[row, at : at + length] = 0
+            at += length
 
 
 def _cumulative(layout: Layout, lengths: Any, ends: Any, width: int) -> dict[str, Any]:

@@ -21,16 +21,18 @@ class Sample:
         cursor: where it is in its lane.
         after: where the lane goes on behind it.
         key: what tells its random numbers apart.
+        masked: whether it does not count for the loss.
     """
 
-    __slots__ = ("after", "cursor", "key", "value")
+    __slots__ = ("after", "cursor", "key", "masked", "value")
     length = 1
 
-    def __init__(self, value: Any, cursor: Cursor, after: Cursor, key: Key | None) -> None:
+    def __init__(self, value: Any, cursor: Cursor, after: Cursor, key: Key | None, masked: bool) -> None:
         self.value = value
         self.cursor = cursor
         self.after = after
         self.key = key
+        self.masked = masked
 
 
 class LaneBuffer:
@@ -160,15 +162,16 @@ class LaneBuffer:
         for number, documents in enumerate(block.counts):
             inner, beyond = (asked[number], asked[number] + 1) if level == 0 else asked[number]
             passed, self._passed[level] = self._passed[level], 0
+            masked = bool(block.masked) and block.masked[number]
             for part in range(documents):
                 cursor = (inner, part)
                 after = (inner, part + 1) if part + 1 < documents else (beyond, 0)
                 if flat is None:
                     key = _of_part(block.keys[number], part) if block.keys else None
-                    document: Any = Sample(block.documents[place], cursor, after, key)
+                    document: Any = Sample(block.documents[place], cursor, after, key, masked)
                 else:
                     length = flat.lengths[place]
-                    document = Document(flat.arrays, begin, length, cursor, after)
+                    document = Document(flat.arrays, begin, length, cursor, after, masked)
                     begin += length
                 place += 1
                 if part >= passed:

@@ -12,6 +12,7 @@ is decided by its mark alone.
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from headrace._traffic import Traffic
 from headrace.batch import Source
 from headrace.errors import DataError
 from headrace.loading.added import eras_of, first_samples
+from headrace.loading.exclusion import Masks
 from headrace.loading.prefetch import Prefetcher, View
 from headrace.samples.dynamic import DocumentPipeline
 from headrace.samples.order import (
@@ -81,6 +83,11 @@ class DocumentPlan(LanePlan):
     """
 
     def __init__(self, pipeline: DocumentPipeline, setup: Setup, changes: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.masks: Masks | None = None
+        if setup.exclusion is not None:
+            base, masks = setup.exclusion.applied(pipeline.base)
+            pipeline = replace(pipeline, base=base)
+            self.masks = masks if setup.masks else None
         self.documents = pipeline
         self.setup = setup
         base = pipeline.base
@@ -93,7 +100,7 @@ class DocumentPlan(LanePlan):
         parts = [(era.epoch, self._order(first_samples(base, era.samples))) for era in eras_of(changes, self.items)]
         self.order = parts[0][1] if len(parts) == 1 else GrownOrder(parts)
         self.window = max(1, self.order.window)
-        self.layout = layout_of(pipeline, pad=setup.pad)
+        self.layout = layout_of(pipeline, pad=setup.pad, masked=setup.masks)
 
     def _order(self, base: Pipeline) -> Order:
         """The order of some items."""
@@ -138,7 +145,8 @@ class DocumentPlan(LanePlan):
 
     def makers(self, *, memory: int, on_error: OnError) -> list[Maker]:
         """See `LanePlan.makers`."""
-        return [DocumentMaker(self.documents, seed=self.setup.seed, on_error=on_error, memory=memory)]
+        masked = None if self.masks is None else self.masks.positions
+        return [DocumentMaker(self.documents, seed=self.setup.seed, on_error=on_error, memory=memory, masked=masked)]
 
     def first(self, lane: int) -> Any:
         """See `LanePlan.first`."""
@@ -295,7 +303,7 @@ class _DocumentSource(LaneSource):
             into.samples[place] = sample.value
             self._marks[lane] = Mark(sample.after)
             self._count(1)
-            return _SampleRecord(self._plan, self._numbers[lane], first_item(sample.cursor))
+            return _SampleRecord(self._plan, self._numbers[lane], first_item(sample.cursor), sample.masked)
         packer = self._packers[lane]
         parts = packer.row(lambda: self._pull(lane), arrays, place)
         self._marks[lane] = packer.mark
@@ -414,6 +422,11 @@ class _RowRecord(Record):
         return [part.entries for part in self._parts]
 
     @property
+    def masked(self) -> list[bool]:
+        """See `Record.masked`."""
+        return [part.masked for part in self._parts]
+
+    @property
     def position(self) -> int:
         """See `Record.position`."""
         return self._plan.position(self._lane, first_item(self._parts[0].cursor))
@@ -436,17 +449,23 @@ class _RowRecord(Record):
 class _SampleRecord(Record):
     """Which item a document was made of."""
 
-    __slots__ = ("_item", "_lane", "_plan")
+    __slots__ = ("_item", "_lane", "_masked", "_plan")
 
-    def __init__(self, plan: DocumentPlan, lane: int, item: int) -> None:
+    def __init__(self, plan: DocumentPlan, lane: int, item: int, masked: bool) -> None:
         self._plan = plan
         self._lane = lane
         self._item = item
+        self._masked = masked
 
     @property
     def lengths(self) -> list[int]:
         """See `Record.lengths`."""
         return []
+
+    @property
+    def masked(self) -> list[bool]:
+        """See `Record.masked`."""
+        return [self._masked]
 
     @property
     def position(self) -> int:
@@ -458,18 +477,19 @@ class _SampleRecord(Record):
         return [self._plan.documents.base.place(self.position)]
 
 
-def layout_of(pipeline: DocumentPipeline, *, pad: bool) -> Layout:
-    """What a row of a pipeline is; with `pad` its last ones may hold padding."""
+def layout_of(pipeline: DocumentPipeline, *, pad: bool, masked: bool = False) -> Layout:
+    """What a row of a pipeline is; with `pad` its last ones may hold padding, with `masked` documents may be masked."""
     packing = pipeline.packing
     if packing is None:
-        return Layout(columns={})
+        return Layout(columns={}, masked=masked)
     names = [column.name for column in packing.columns]
     return Layout(
         columns={column.name: Column(column.dtype, packing.width, column.pad) for column in packing.columns},
         seq_len=packing.seq_len,
         boundaries=packing.boundaries,
         cu_seqlens_size=packing.cu_seqlens_size,
-        loss_mask=(packing.mode != "concat" or pad) and "loss_mask" not in names,
+        loss_mask=(packing.mode != "concat" or pad or masked) and "loss_mask" not in names,
+        masked=masked,
     )
 
 

@@ -11,6 +11,7 @@ from headrace.batch import RowBatch
 from headrace.loading.arguments import Arguments
 from headrace.loading.base import END
 from headrace.loading.collate import default_collate
+from headrace.loading.exclusion import adapted
 from headrace.loading.pool import NotReady
 from headrace.loading.run_arguments import RunArguments, RunResources
 from headrace.loading.run_driver import RunDriver
@@ -68,7 +69,9 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
         """
         arguments.refuse(cls.kind, _MEANINGLESS_PACKED if packed else _MEANINGLESS)
         given = runs.Given(
-            **vars(RunArguments.of(arguments)), pad=arguments.remainder == "pad", skips=arguments.on_error == "skip"
+            **vars(RunArguments.of(arguments, dataset)),
+            pad=arguments.remainder == "pad",
+            skips=arguments.on_error == "skip",
         )
         resources = Resources(
             **vars(RunResources.of(arguments, fewest=0)),
@@ -143,7 +146,7 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
         """See `Driver.load`."""
         whole = state if isinstance(state, Mapping) else State.merge(state)
-        checked = check_state(whole, "dynamic")
+        checked = adapted(self.given.exclude, check_state(whole, "dynamic"), strict=strict)
         with self.exclusive():
             self._resume(self._planner.adapted(checked, strict=strict), strict=strict)
             # Those of another seed, or another window.

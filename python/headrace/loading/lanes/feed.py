@@ -1,6 +1,6 @@
 """The batches of a run over lanes, made ahead of use by one thread that takes rows from the source."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any, NamedTuple, cast
 
@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from headrace.loading.base import END
 from headrace.loading.fetch import pin
+from headrace.loading.masking import masked, not_a_dict
 from headrace.loading.pool import OrderedResults, Pool
 
-from .boundaries import boundaries
+from .boundaries import boundaries, hide
 from .run import LaneRun, Position
 from .sharing import rows_of_rank
 from .source import LaneResources, LaneSource, Record, Rows
@@ -134,6 +135,8 @@ class _Lead:
         records = rows.records
         if layout.packed:
             batch: Any = {**rows.arrays, **boundaries(layout, records)}
+            if layout.masked:
+                hide(batch["loss_mask"], records)
             if layout.source:
                 batch["source"] = rows.source
         else:
@@ -143,6 +146,8 @@ class _Lead:
             batch = self._collate([rows.samples[place] for place in kept])
             if layout.source and type(batch) is dict:
                 batch = _with_source(cast("dict[str, Any]", batch), rows.source[kept])
+            if layout.masked:
+                batch = _with_mask(batch, records)
             if self._pin:
                 batch = pin(batch)
         return Made(step, batch, numbers, records, before, self._source.snapshot())
@@ -169,6 +174,13 @@ class _Lead:
         self._step = step + 1
         self._ended = self._ended or all(record is None for record in rows.records)
         return numbers, rows, self._ended
+
+
+def _with_mask(batch: Any, records: Sequence[Record | None]) -> dict[str, Any]:
+    if type(batch) is not dict:
+        raise ValueError(not_a_dict(batch))
+    hidden = np.array([record is not None and record.masked[0] for record in records], dtype=np.bool_)
+    return masked(cast("dict[str, Any]", batch), hidden)
 
 
 def _with_source(batch: dict[str, Any], source: npt.NDArray[np.int32]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from headrace.samples.applying import Failed
 from headrace.samples.cache import ChunkCache
 from headrace.samples.draws import Key
 from headrace.samples.dynamic import DocumentPipeline
+from headrace.samples.excluding import among
 from headrace.samples.packing import Flat
 from headrace.samples.pipeline import OnError
 
@@ -104,6 +105,8 @@ class Block(NamedTuple):
     """Of each item or group, for those that are made of its documents; empty on the last level."""
     failure: Failure | None
     """Of the item or group after the last one in `counts`."""
+    masked: list[bool]
+    """Whether the documents of each of its items or groups are masked; empty if none ever is."""
 
 
 class Made(NamedTuple):
@@ -126,13 +129,23 @@ class DocumentMaker(Maker):
         seed: of random numbers for functions.
         on_error: whether documents that cannot be made are left out.
         memory: bytes of chunks that are kept.
+        masked: int64, ascending: the positions of items whose documents are masked; None if there are none.
     """
 
-    def __init__(self, pipeline: DocumentPipeline, *, seed: int, on_error: OnError, memory: int) -> None:
+    def __init__(
+        self,
+        pipeline: DocumentPipeline,
+        *,
+        seed: int,
+        on_error: OnError,
+        memory: int,
+        masked: _Ints | None = None,
+    ) -> None:
         self.pipeline = pipeline
         self.cache = ChunkCache(memory)
         self._seed = seed
         self._skip = on_error == "skip"
+        self._masked = masked
 
     def __call__(self, task: Task) -> Made:
         """What becomes of a task. What is raised for an item is part of it.
@@ -217,7 +230,15 @@ class DocumentMaker(Maker):
             counts.append(len(made))
             documents += made
         flat = None if packing is None else Flat.joined(documents, packing.columns)
-        return Block(counts, [] if packing is not None else documents, flat, [] if is_last else keys, failure)
+        masked = self._is_masked(keys[: len(counts)]) if is_last else []
+        return Block(counts, [] if packing is not None else documents, flat, [] if is_last else keys, failure, masked)
+
+    def _is_masked(self, keys: Sequence[Key]) -> list[bool]:
+        """See `Block.masked`. Documents of a group are those of the item that its first one was made of."""
+        if self._masked is None:
+            return []
+        positions = np.array([key.position for key in keys], dtype=np.int64)
+        return among(self._masked, positions)[1].tolist()
 
     def _packable(self, documents: list[Any], key: Key, skipped: list[Skipped]) -> list[Any] | Failed:
         """Documents as what is packed of them."""

@@ -140,7 +140,7 @@ class MixturePlan(LanePlan):
         self.dataset = dataset
         self.setup = setup
         self.window = setup.window
-        layouts = [layout_of(documents_of(one), pad=setup.pad) for one in dataset.sources.values()]
+        layouts = [layout_of(documents_of(one), pad=setup.pad, masked=setup.masks) for one in dataset.sources.values()]
         self.layout = replace(layouts[0], loss_mask=any(one.loss_mask for one in layouts), source=True)
         if dataset.weights.over == "tokens" and not self.layout.packed:
             raise ValueError("a schedule over tokens needs sources that are packed: samples have none")

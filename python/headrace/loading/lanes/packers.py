@@ -42,16 +42,20 @@ class Document:
         length: how many there are.
         cursor: where it is in its lane.
         after: where the lane goes on behind it.
+        masked: whether its entries do not count for the loss.
     """
 
-    __slots__ = ("after", "arrays", "begin", "cursor", "length")
+    __slots__ = ("after", "arrays", "begin", "cursor", "length", "masked")
 
-    def __init__(self, arrays: list[npt.NDArray[Any]], begin: int, length: int, cursor: Cursor, after: Cursor) -> None:
+    def __init__(
+        self, arrays: list[npt.NDArray[Any]], begin: int, length: int, cursor: Cursor, after: Cursor, masked: bool
+    ) -> None:
         self.arrays = arrays
         self.begin = begin
         self.length = length
         self.cursor = cursor
         self.after = after
+        self.masked = masked
 
 
 class Mark(NamedTuple):
@@ -81,6 +85,8 @@ class Part(NamedTuple):
     entries: int
     length: int
     """Of the document."""
+    masked: bool
+    """Whether the document is."""
 
 
 class Packer(ABC):
@@ -122,7 +128,7 @@ class Packer(ABC):
         begin = document.begin + first
         for row, array in zip(rows, document.arrays, strict=True):
             row[at, place : place + count] = array[begin : begin + count]
-        return Part(document.cursor, first, count, document.length)
+        return Part(document.cursor, first, count, document.length, document.masked)
 
 
 class _Concat(Packer):

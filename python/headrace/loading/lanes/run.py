@@ -12,6 +12,7 @@ import numpy.typing as npt
 from headrace import _core
 from headrace._changes import changes_of, told
 from headrace.errors import StateMismatch
+from headrace.loading.exclusion import exclusion_of
 from headrace.loading.run_arguments import NO_BATCH_SIZE, RunArguments, choose
 from headrace.loading.schedule import Skipped
 from headrace.state import ORDER, SCHEMA, missing_lanes, steps_of
@@ -200,6 +201,7 @@ def start(
     for batch in batches:
         check_shape(lanes, batch, world_size)
     window = given.window if state is None else choose("window", given.window, state, 1)
+    exclusion, changes = exclusion_of(given.exclude, state)
     setup = Setup(
         seed=seed,
         shuffle=shuffle,
@@ -209,6 +211,7 @@ def start(
         pad=given.pad,
         skips=given.skips,
         steps=steps,
+        exclusion=exclusion,
     )
     plan = planner.plan(setup, state)
     own = lanes_of_rank(lanes, steps.batch_of(step), steps.row_of(step), world_size, rank)
@@ -220,7 +223,7 @@ def start(
         "kind": "dynamic",
         "seed": seed,
         "shuffle": shuffle,
-        "changes": changes_of(state),
+        "changes": changes if state is None else changes_of(state),
         "lanes": lanes,
         "window": plan.window,
         "pipeline": plan.pipeline(),

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
+from headrace.loading.exclusion import Exclusion
 from headrace.samples.pipeline import OnError
 
 if TYPE_CHECKING:
@@ -43,6 +44,13 @@ class Setup:
     """Whether documents that cannot be made are left out."""
     steps: _core.Steps
     """How rows are grouped to steps, for what is said of steps: past, and to come as far as is known."""
+    exclusion: Exclusion | None = None
+    """What sources are to do without: what is masked of it is masked from the next row on."""
+
+    @property
+    def masks(self) -> bool:
+        """Whether batches say which documents are masked."""
+        return self.exclusion is not None and self.exclusion.first_masked is not None
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,9 @@ class Layout:
     loss_mask: bool = False
     """Whether batches hold a ``loss_mask`` made of records: 1 where a row holds a document, 0 where it is padding."""
 
+    masked: bool = False
+    """Whether ``loss_mask``, made or packed, is 0 where records are masked; of samples whether there is one."""
+
     source: bool = False
     """Whether batches hold ``source``: the number of each row's source in a mixture."""
 
@@ -93,6 +104,11 @@ class Record(ABC):
         """Entries of each part of a packed row in order, each at least 1; what is left of the width is padding. Empty
         for samples.
         """  # noqa: D205
+
+    @property
+    def masked(self) -> Sequence[bool]:
+        """Whether each of these parts is masked, or the sample; empty where nothing is."""
+        return ()
 
     @property
     @abstractmethod
