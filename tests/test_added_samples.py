@@ -360,7 +360,8 @@ def _numbered(number: int) -> dict[str, int]:
 
 def _tokens(folder: Path, count: int) -> None:
     for number in range(count):
-        np.save(folder / f"f{number}.npy", np.arange(number * 20, number * 20 + 20, dtype=np.uint16))
+        if not (folder / f"f{number}.npy").exists():
+            np.save(folder / f"f{number}.npy", np.arange(number * 20, number * 20 + 20, dtype=np.uint16))
 
 
 FORMATS: dict[str, tuple[Callable[[Path, int], None], Callable[[Any], int], dict[str, Any]]] = {
@@ -414,3 +415,26 @@ def test_a_file_that_sorts_before_others_is_no_addition(name: str, tmp_path: Pat
     ).write_bytes(b"x")
     with pytest.raises(hr.StateMismatch, match="the data is not that of the state"):
         load(hr.open(tmp_path, **options), 4).load_state_dict(state, strict=False)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_batches_that_the_core_gathers_are_added_to(shuffle: bool, tmp_path: Path) -> None:
+    def loader(**options: Any) -> hr.DataLoader:
+        return load(hr.open(tmp_path, sequence_length=5), shuffle=shuffle, **options)
+
+    def taken(one: hr.DataLoader, count: int) -> list[list[int]]:
+        return [batch["tokens"][:, 0].tolist() for _ in range(count) for batch in one]
+
+    _tokens(tmp_path, 3)
+    first, old = loader(batch=4), loader(batch=4)
+    part = next(iter(first))["tokens"][:, 0].tolist()
+    whole = taken(old, 1)
+    _tokens(tmp_path, 5)
+    again = loader()
+    with pytest.warns(UserWarning, match="were added"):
+        again.load_state_dict(first.state_dict(), strict=False)
+    assert [part, *taken(again, 1)] == whole
+    fresh = loader(batch=4)
+    fresh.seek(5)
+    assert fresh.epoch == 1
+    assert taken(again, 2) == taken(fresh, 2)
