@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::assemble::Job;
 use super::conductor::Options;
 use super::run::Run;
-use crate::order::{LaneSet, Mixture, rank_lanes, rank_rows, union_lanes};
+use crate::order::{LaneSet, Mixture, Ring, rank_lanes, rank_rows, union_lanes};
 
 /// Rounds that are walked rather than counted anew. Evidence: a lane's count takes as long as some hundred rounds.
 const WALK: u64 = 64;
@@ -35,12 +35,20 @@ pub struct Demand {
 /// The same of a source of a mixture.
 #[derive(Debug)]
 struct Drawn {
-    part: Part,
-    /// The own lanes of the source, increasing.
-    lanes: Vec<u64>,
+    takers: Takers,
     /// Where they are at the step, and at the one whose rows were asked for last.
     here: Given,
     ahead: Given,
+}
+
+/// Who takes the rows of the own lanes of a source.
+#[derive(Debug)]
+struct Takers {
+    part: Part,
+    /// The own lanes of the source, increasing.
+    lanes: Vec<u64>,
+    /// The lanes of the mixture that take rows from them.
+    ring: Ring,
 }
 
 /// How many rows each own lane has given before a round.
@@ -63,8 +71,8 @@ impl Demand {
     pub fn go(&mut self, step: u64) {
         self.step = step;
         if let Some(drawn) = &mut self.drawn {
-            let round = self.options.steps.row_of(step) / drawn.part.mixture.lanes();
-            drawn.here.go(&drawn.part, &drawn.lanes, round);
+            let round = self.options.steps.row_of(step) / drawn.takers.part.mixture.lanes();
+            drawn.here.go(&drawn.takers, round);
         }
     }
 
@@ -72,7 +80,7 @@ impl Demand {
     pub fn end(&self) -> u64 {
         let steps = &self.options.steps;
         let end = match &self.drawn {
-            Some(drawn) => drawn.part.mixture.rows().map(|rows| steps.whole(rows)),
+            Some(drawn) => drawn.takers.part.mixture.rows().map(|rows| steps.whole(rows)),
             None => steps.end(self.run.rows()),
         };
         [end, self.options.stop].into_iter().flatten().min().unwrap_or(u64::MAX)
@@ -83,7 +91,7 @@ impl Demand {
         let (options, rows) = (&self.options, self.run.rows());
         let (first, batch) = (options.steps.row_of(step), options.steps.batch_of(step));
         if let Some(drawn) = &mut self.drawn {
-            let own = rank_rows(drawn.part.mixture.lanes(), first, batch, options.world, options.rank);
+            let own = rank_rows(drawn.takers.part.mixture.lanes(), first, batch, options.world, options.rank);
             let (places, rows) = drawn.rows(first..first + batch, &own);
             return Job { step, epoch: 0, rows, places };
         }
@@ -96,7 +104,7 @@ impl Demand {
         let rows = self.run.rows();
         match &self.drawn {
             Some(drawn) => {
-                let lanes = drawn.lanes.iter().zip(&drawn.here.rows);
+                let lanes = drawn.takers.lanes.iter().zip(&drawn.here.rows);
                 lanes.map(|(lane, given)| rows.first_unit(given * rows.lanes + lane)).min().unwrap_or(0)
             }
             None => rows.first_unit(self.options.steps.row_of(self.step)),
@@ -107,7 +115,7 @@ impl Demand {
     pub fn lane_token(&self, lane: u64) -> u64 {
         match &self.drawn {
             Some(drawn) => {
-                let at = drawn.lanes.partition_point(|&own| own < lane);
+                let at = drawn.takers.lanes.partition_point(|&own| own < lane);
                 drawn.here.rows.get(at).map_or(0, |given| given * self.run.rows().stride)
             }
             None => self.run.rows().lane_token(lane, self.options.steps.row_of(self.step)),
@@ -119,7 +127,7 @@ impl Demand {
         let rows = self.options.steps.largest_batch_from(self.options.start) / self.options.world;
         match &self.drawn {
             Some(drawn) => {
-                let share = drawn.part.mixture.largest_share(drawn.part.source, drawn.here.round);
+                let share = drawn.takers.part.mixture.largest_share(drawn.takers.part.source, drawn.here.round);
                 ((rows as f64 * share).ceil() as u64, SPREAD)
             }
             None => (rows, 1),
@@ -130,7 +138,7 @@ impl Demand {
     pub fn lanes(&self) -> Vec<LaneSet> {
         let one = |lane| lane..lane + 1;
         if let Some(drawn) = &self.drawn {
-            return vec![union_lanes(drawn.lanes.iter().copied().map(one).collect())];
+            return vec![union_lanes(drawn.takers.lanes.iter().copied().map(one).collect())];
         }
         let (options, lanes) = (&self.options, self.run.rows().lanes);
         let segments = options.steps.segments();
@@ -171,42 +179,61 @@ impl Drawn {
         lanes.sort_unstable();
         lanes.dedup();
         let given = Given { round: 0, rows: vec![0; lanes.len()] };
-        Self { part, lanes, here: given.clone(), ahead: given }
+        Self { takers: Takers::new(part, lanes), here: given.clone(), ahead: given }
     }
 
     /// Of the own rows of a mixture among some rows of it: those of this source, as places among `own`, and as rows of
     /// the source.
     fn rows(&mut self, all: std::ops::Range<u64>, own: &[u64]) -> (Vec<usize>, Vec<u64>) {
-        let Part { mixture, source } = &self.part;
-        let lanes = mixture.lanes();
-        self.ahead.go(&self.part, &self.lanes, all.start / lanes);
-        let mut found = Vec::new();
+        let lanes = self.takers.part.mixture.lanes();
+        self.ahead.go(&self.takers, all.start / lanes);
+        let source_lanes = self.takers.source_lanes();
+        let (mut places, mut rows) = (Vec::new(), Vec::new());
         let mut given = self.ahead.rows.clone();
         for round in all.start / lanes..all.end.div_ceil(lanes) {
-            for (&lane, given) in self.lanes.iter().zip(&mut given) {
-                for taker in mixture.takes(*source, round, mixture.takers(*source, lane)) {
-                    if let Ok(place) = own.binary_search(&(round * lanes + taker)) {
-                        found.push((place, *given * mixture.source_lanes(*source) + lane));
-                    }
-                    *given += 1;
+            // Lanes of the mixture that share one of the source take its rows in their order.
+            let mut takers: Vec<(u64, usize)> = self.takers.of(round).collect();
+            takers.sort_unstable();
+            for (taker, at) in takers {
+                if let Ok(place) = own.binary_search(&(round * lanes + taker)) {
+                    places.push(place);
+                    rows.push(given[at] * source_lanes + self.takers.lanes[at]);
                 }
+                given[at] += 1;
             }
         }
-        found.sort_unstable();
-        found.into_iter().unzip()
+        (places, rows)
+    }
+}
+
+impl Takers {
+    fn new(part: Part, lanes: Vec<u64>) -> Self {
+        let takers = lanes.iter().flat_map(|&lane| part.mixture.takers(part.source, lane));
+        let ring = part.mixture.ring(takers);
+        Self { part, lanes, ring }
+    }
+
+    fn source_lanes(&self) -> u64 {
+        self.part.mixture.source_lanes(self.part.source)
+    }
+
+    /// The lanes of the mixture that take a row of an own lane in a round, in any order, with that lane's number among
+    /// the own ones.
+    fn of(&self, round: u64) -> impl Iterator<Item = (u64, usize)> + '_ {
+        let Part { mixture, source } = &self.part;
+        let number = |taker| self.lanes.partition_point(|&lane| lane < mixture.source_lane(*source, taker));
+        mixture.taking(*source, round, &self.ring).map(move |taker| (taker, number(taker)))
     }
 }
 
 impl Given {
-    fn go(&mut self, part: &Part, lanes: &[u64], round: u64) {
-        let Part { mixture, source } = part;
+    fn go(&mut self, takers: &Takers, round: u64) {
         if !(self.round..=self.round + WALK).contains(&round) {
-            self.rows = lanes.iter().map(|&lane| mixture.given(*source, lane, round)).collect();
+            let Part { mixture, source } = &takers.part;
+            self.rows = takers.lanes.iter().map(|&lane| mixture.given(*source, lane, round)).collect();
         } else {
-            for round in self.round..round {
-                for (&lane, rows) in lanes.iter().zip(&mut self.rows) {
-                    *rows += mixture.takes(*source, round, mixture.takers(*source, lane)).count() as u64;
-                }
+            for (_, at) in (self.round..round).flat_map(|round| takers.of(round)) {
+                self.rows[at] += 1;
             }
         }
         self.round = round;

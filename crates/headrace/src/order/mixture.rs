@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::draws::{Draws, Purpose};
+use super::ring::Ring;
 use crate::error::{Error, Result};
 
 /// M, the points of the circle: 2^48. A weight is rounded to a whole number of them: over 2^40 rows that is less than
@@ -193,6 +194,21 @@ impl Mixture {
         let own = stretch.bounds[source]..stretch.bounds[source + 1];
         let moved = stretch.point(0, round - stretch.phase.round);
         lanes.filter(move |&lane| own.contains(&((self.starts[lane as usize] + moved) % POINTS)))
+    }
+
+    /// Some lanes as they lie on the circle, for [`Mixture::taking`].
+    pub fn ring(&self, lanes: impl IntoIterator<Item = u64>) -> Ring {
+        Ring::new(POINTS, lanes.into_iter().map(|lane| (self.starts[lane as usize], lane)))
+    }
+
+    /// Which lanes of a ring take their row of a round from a source, in any order. It takes no time for those that do
+    /// not.
+    pub fn taking<'a>(&self, source: usize, round: u64, ring: &'a Ring) -> impl Iterator<Item = u64> + 'a {
+        let stretch = &self.stretches[self.stretch_of(round)];
+        let (start, end) = (stretch.bounds[source], stretch.bounds[source + 1]);
+        // Instead of the lanes the interval is moved, back.
+        let moved = stretch.point(0, round - stretch.phase.round);
+        ring.stretch((start + POINTS - moved) % POINTS, end - start)
     }
 
     /// How many rows a lane of a source has given before a round.
@@ -499,6 +515,13 @@ mod tests {
                         prop_assert!(takers.clone().all(|taker| mixture.source_lane(source, taker) == lane));
                         let wanted: u64 = takers.map(|taker| counts[taker as usize][source]).sum();
                         prop_assert_eq!(mixture.given(source, lane, rounds), wanted);
+                }
+                for source in 0..4 {
+                    let mut takers: Vec<u64> = mixture.taking(source, rounds, &mixture.ring(0..lanes)).collect();
+                    takers.sort_unstable();
+                    let wanted: Vec<u64> = mixture.takes(source, rounds, 0..lanes).collect();
+                    prop_assert_eq!(&takers, &wanted);
+                    prop_assert!(takers.iter().all(|lane| mixture.source(rounds * lanes + lane) == source));
                 }
                 let row = rounds * lanes + rest % lanes;
                 let mut wanted = vec![0; 4];

@@ -12,6 +12,7 @@ mod lanes;
 mod mixture;
 mod permutation;
 mod ranks;
+mod ring;
 mod rows;
 
 pub use draws::{Draws, Purpose};
@@ -20,6 +21,7 @@ pub use lanes::{LaneOrder, OrderSpec, Pass, WindowSpan, default_lanes, default_w
 pub use mixture::{Exhausted, MOST_ROUNDS, Mixture, Phase, shares};
 pub use permutation::Permutation;
 pub use ranks::{LaneSet, rank_lanes, rank_rows, union_lanes};
+pub use ring::Ring;
 pub use rows::{Remainder, Rows};
 
 /// The version of the order: any change of which token stands where is a new one, and a state of another version

@@ -14,8 +14,14 @@ fn owns_lanes(lanes: u64, batch: u64, world: u64) -> bool {
 pub fn rank_rows(lanes: u64, first: u64, batch: u64, world: u64, rank: u64) -> Vec<u64> {
     let share = batch / world;
     if owns_lanes(lanes, batch, world) {
-        let own = lanes / world * rank..lanes / world * (rank + 1);
-        (first..first + batch).filter(|row| own.contains(&(row % lanes))).collect()
+        let (own, end) = (lanes / world, first + batch);
+        let mut rows = Vec::with_capacity(share as usize);
+        // The rank's block of each round that the batch has a part of.
+        for round in first / lanes..end.div_ceil(lanes) {
+            let start = round * lanes + own * rank;
+            rows.extend(start.max(first)..(start + own).min(end));
+        }
+        rows
     } else {
         (first + share * rank..first + share * (rank + 1)).collect()
     }
