@@ -109,8 +109,9 @@ impl Assembler {
         jobs: &[Job],
         rooms: Vec<Vec<RowOut>>,
     ) -> Result<Vec<RowDone>> {
-        let mut lanes: Vec<LaneTask> = Vec::new();
-        let mut numbers = HashMap::new();
+        let count: usize = jobs.iter().map(|job| job.rows.len()).sum();
+        let mut lanes: Vec<LaneTask> = Vec::with_capacity(count.min(self.run.rows().lanes as usize));
+        let mut numbers = HashMap::with_capacity(lanes.capacity());
         for (number, (job, room)) in jobs.iter().zip(rooms).enumerate() {
             for (place, (&row, out)) in job.rows.iter().zip(room).enumerate() {
                 let lane = row % self.run.rows().lanes;
@@ -121,7 +122,7 @@ impl Assembler {
                 lanes[at].rows.push(RowTask { row, place: (number, place), out });
             }
         }
-        let mut done = Vec::new();
+        let mut done = Vec::with_capacity(count);
         for (lane, cursor, rows) in self.write(pool, windows, lanes)? {
             if let Some(cursor) = cursor {
                 self.cursors.insert(lane, cursor);
@@ -195,10 +196,12 @@ pub(super) fn room(pack: &PackSpec, padded: bool, shelf: &Arc<Shelf>, rows: usiz
 pub(super) fn finish(pack: &PackSpec, job: Job, done: &mut impl Iterator<Item = RowDone>) -> Result<Batch> {
     let Job { step, epoch, rows, .. } = job;
     let places = pack.row_tokens() as usize;
-    let (mut spans, mut span_ends) = (Vec::new(), Vec::with_capacity(rows.len()));
+    let done: Vec<RowDone> = done.take(rows.len()).collect();
+    let mut spans = Vec::with_capacity(done.iter().map(|row| row.spans.len()).sum());
+    let mut span_ends = Vec::with_capacity(rows.len());
     let (mut narrow, mut wide) = (Vec::new(), Vec::new());
     let (mut ids, mut positions, mut masks) = (Vec::new(), Vec::new(), Vec::new());
-    for row in done.take(rows.len()) {
+    for row in done {
         spans.extend(row.spans);
         span_ends.push(spans.len() as u32);
         match row.out.tokens {

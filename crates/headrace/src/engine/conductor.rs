@@ -13,6 +13,7 @@ use super::board::Board;
 use super::cursor::Windows;
 use super::decode::Loans;
 use super::demand::{Demand, Part};
+use super::drafts::DraftShelves;
 use super::memory::{Budget, Shelf};
 use super::pool::{Pool, guarded};
 use super::run::Run;
@@ -93,6 +94,7 @@ pub(super) struct Means {
     /// For windows.
     pub budget: Arc<Budget>,
     pub loans: Arc<Loans>,
+    pub drafts: Arc<DraftShelves>,
     /// Bytes of one read.
     pub block: usize,
     /// Batches that are assembled at once, at most.
@@ -110,6 +112,7 @@ impl Means {
             pool: Arc::new(Pool::start(options.workers, shares.block)?),
             budget: Budget::new(shares.windows(options.memory)),
             loans: Arc::new(Loans::new(options.memory, shares)),
+            drafts: DraftShelves::new(1),
             block: shares.block,
             group: shares.group,
             ahead_bytes: AHEAD_BYTES,
@@ -214,13 +217,12 @@ impl Conductor {
             return Ok(step + 1);
         }
         let work = self.work(job, end, &|step| board.is_open(step), assembler)?;
-        let own = |step| (self.options.steps.batch_of(step) / self.options.world) as usize;
-        let rooms = work.jobs.iter().map(|job| board.room(job.step, own(job.step), &job.places));
-        let rooms = rooms.collect::<Result<_>>()?;
+        let rooms = work.jobs.iter().map(|job| board.room(job.step, &job.places)).collect::<Result<_>>()?;
         let mut rows = assembler.rows(&self.pool, &work.windows, &work.jobs, rooms)?.into_iter();
         for job in &work.jobs {
-            board.put(job.step, source, job.places.iter().copied().zip(rows.by_ref()));
+            board.put(job.step, source, job.places.iter().copied().zip(rows.by_ref()))?;
         }
+        board.tell();
         if work.is_preview {
             assembler.forget();
         }

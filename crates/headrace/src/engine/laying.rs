@@ -9,10 +9,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::decode::Scratch;
 use super::documents::{Documents, TokenRegion, Tokens};
+use super::drafts::Drafts;
 use super::keep::{ChunkSlots, Keep};
 use super::laid::{Laid, LaidSlice, Source};
 use super::load::{Reading, Reads, read_ahead};
-use super::memory::{Arena, Block, Blocks, Budget, Held, Layout, Region, Shelf, SlotMut};
+use super::memory::{Arena, Block, Blocks, Layout, Region, SlotMut};
 use super::plan::{ChunkPlan, WindowPlan};
 use super::pool::{POLL, Pool, guarded};
 use super::run::Run;
@@ -139,47 +140,6 @@ fn draft(run: &Run, plan: &ChunkPlan) -> (Layout, DraftRegions) {
     let tokens = TokenRegion::add(&mut layout, plan.most_tokens(column), column.chunks.is_narrow(plan.chunk as usize));
     let regions = (tokens, layout.add(documents), layout.add(documents));
     (layout, regions)
-}
-
-/// Memory for chunks that are decoded but not laid out: so many arenas of one size, for one window at a time.
-#[derive(Debug)]
-pub struct Drafts {
-    count: usize,
-    each: usize,
-    shelf: Arc<Shelf>,
-    held: Mutex<Option<Held>>,
-}
-
-impl Drafts {
-    /// Memory for `count` drafts of `each` bytes; `None` if the budget does not have it.
-    pub fn new((count, each): (usize, usize), budget: &Arc<Budget>) -> Option<Arc<Self>> {
-        let held = budget.try_take(Self::bytes((count, each)))?;
-        let shelf = Shelf::new(&Budget::new(Self::bytes((count, each))), count);
-        Some(Arc::new(Self { count, each, shelf, held: Mutex::new(Some(held)) }))
-    }
-
-    /// Gives the memory back, once no window is being laid out.
-    pub fn close(&self) {
-        self.shelf.clear();
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
-
-    fn bytes((count, each): (usize, usize)) -> u64 {
-        // What a shelf adds.
-        (each.saturating_add(each / 32) as u64).saturating_mul(count as u64)
-    }
-
-    /// Whether there are so many, and so large.
-    pub fn hold(&self, (count, each): (usize, usize)) -> bool {
-        self.count >= count && self.each >= each
-    }
-
-    fn take(&self, mut layout: Layout) -> Result<Arc<Arena>> {
-        // All of one size, so that each can take the place of any other.
-        let rest = self.each.saturating_sub(layout.bytes());
-        let _padding = layout.add::<u8>(rest);
-        self.shelf.take(&layout)?.ok_or_else(|| Error::Internal("a draft beyond the budget".to_owned()))
-    }
 }
 
 /// A window that is being laid out.
@@ -394,7 +354,7 @@ impl Shared {
                 return;
             }
             let number = state.next;
-            if number >= state.oldest + self.drafts.count {
+            if number >= state.oldest + self.drafts.count() {
                 // Whoever has a draft laid out that is in the way goes on here.
                 state.put_off += 1;
                 return;
@@ -406,7 +366,7 @@ impl Shared {
                 self.lay(complete);
             }
             let mut state = self.state();
-            if state.put_off == 0 || state.next >= state.oldest + self.drafts.count {
+            if state.put_off == 0 || state.next >= state.oldest + self.drafts.count() {
                 return;
             }
             state.put_off -= 1;

@@ -235,10 +235,10 @@ fn map_file(bytes: usize, folder: &Path) -> Result<MmapMut> {
     unsafe { MmapMut::map_mut(&file) }.map_err(|error| failed(format!("mapping a spill file of {bytes} bytes"), &error))
 }
 
-/// Mappings of at least this many bytes ask for huge pages (of 2 MiB on x86-64): a window and not a batch, of which the
-/// last page would be mostly unused.
+/// Mappings of at least this many bytes ask for huge pages (of 2 MiB on x86-64): a window, those of a mixture's sources too,
+/// and not a batch, of which the rest that fills no such page would be most. Such a rest has pages of 4 KiB.
 #[cfg(target_os = "linux")]
-const HUGE_PAGES_FROM: usize = 16 << 20;
+const HUGE_PAGES_FROM: usize = 4 << 20;
 
 /// Whether a file's blocks are memory, which a spill file is to save.
 fn is_in_memory(file: &File) -> bool {

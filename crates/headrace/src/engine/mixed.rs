@@ -1,32 +1,32 @@
 //! Several runs as one: each has a conductor that writes its rows straight into the mixture's batches.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Next;
-use super::assemble::{Job, finish};
-use super::batch::{Array, ArrayKind, Batch, Numbers};
+use super::batch::Batch;
 use super::board::Board;
 use super::conductor::{Conductor, Counters, Means, Options};
 use super::decode::Loans;
 use super::demand::Part;
-use super::memory::{Arena, Budget, Layout, Shelf};
+use super::drafts::DraftShelves;
+use super::memory::Budget;
 use super::pool::{Pool, guarded};
 use super::run::{PackSpec, Run};
 use super::shares::Shares;
 use super::supply::AHEAD_BYTES;
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::order::{Mixture, rank_rows};
+use crate::order::Mixture;
 
 /// Feeds one rank of a mixture of runs. Dropping it ends its threads.
 #[derive(Debug)]
 pub struct MixedEngine {
-    mixture: Arc<Mixture>,
-    pack: PackSpec,
-    options: Options,
+    /// Steps that are passed over.
+    skip: Vec<Range<u64>>,
     /// The next step, and the one after the last.
     steps: Mutex<(u64, u64)>,
     board: Arc<Board>,
@@ -52,9 +52,8 @@ impl MixedEngine {
         let (cancel, pool) = (Cancel::new(), Arc::new(Pool::start(options.workers, shares.block)?));
         let loans = Arc::new(Loans::new(options.memory, &shares));
         let ahead = shares.ready + shares.group;
-        // Batches are charged in `fixed`: no more are under way.
-        let shelf = Shelf::new(&Budget::new(u64::MAX), ahead);
-        let board = Arc::new(Board::new(pack, shelf, options.start, ahead as u64));
+        let board = Arc::new(Board::new(pack, options.clone(), mixture.lanes(), ahead));
+        let drafts = DraftShelves::new(drawn.len());
         let windows = shares.windows(options.memory);
         let sum: f64 = drawn.iter().map(|(.., share)| share).sum();
         let end = mixture.rows().map(|rows| options.steps.whole(rows));
@@ -66,9 +65,7 @@ impl MixedEngine {
             counters: Vec::new(),
             threads: Vec::new(),
             process: std::process::id(),
-            mixture: Arc::clone(&mixture),
-            pack,
-            options: options.clone(),
+            skip: options.skip.clone(),
         };
         for (source, run, share) in &drawn {
             // Half by weight, and half alike: a source that is drawn rarely has windows, too.
@@ -79,6 +76,7 @@ impl MixedEngine {
                 pool: Arc::clone(&pool),
                 budget: Budget::new(budget),
                 loans: Arc::clone(&loans),
+                drafts: Arc::clone(&drafts),
                 block: shares.block,
                 group: shares.group,
                 ahead_bytes: (AHEAD_BYTES as f64 * share / sum) as u64,
@@ -104,7 +102,7 @@ impl MixedEngine {
     /// one waits for the first.
     pub fn next(&self, timeout: Duration) -> Result<Next> {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        let skipped = |step: u64| self.options.skip.iter().find(|skipped| skipped.contains(&step));
+        let skipped = |step: u64| self.skip.iter().find(|skipped| skipped.contains(&step));
         while let Some(skipped) = skipped(steps.0) {
             steps.0 = skipped.end;
         }
@@ -112,20 +110,8 @@ impl MixedEngine {
         if step >= steps.1 {
             return Ok(Next::End);
         }
-        let Some(written) = self.board.take(step, step + 1, timeout)? else { return Ok(Next::Pending) };
+        let Some(batch) = self.board.take(step, step + 1, timeout)? else { return Ok(Next::Pending) };
         steps.0 += 1;
-        let (first, batch) = (self.options.steps.row_of(step), self.options.steps.batch_of(step));
-        let rows = rank_rows(self.mixture.lanes(), first, batch, self.options.world, self.options.rank);
-        let mut layout = Layout::new();
-        let region = layout.add::<i32>(rows.len());
-        let mut sources = Arena::small(&layout)?.carve(region);
-        for (source, (written, _)) in sources.iter_mut().zip(&written) {
-            *source = *written as i32;
-        }
-        let job = Job { step, epoch: 0, rows, places: Vec::new() };
-        let mut batch = finish(&self.pack, job, &mut written.into_iter().map(|(_, row)| row))?;
-        let numbers = Numbers::I32(sources.freeze(batch.rows.len()));
-        batch.arrays.push(Array { kind: ArrayKind::Source, numbers, width: None });
         Ok(Next::Batch(Box::new(batch)))
     }
 

@@ -25,6 +25,7 @@ mod cursor;
 mod decode;
 mod demand;
 mod documents;
+mod drafts;
 mod fetching;
 mod gather;
 mod keep;

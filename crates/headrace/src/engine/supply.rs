@@ -8,7 +8,8 @@ use super::assemble::{Assembler, Job, lane_tokens};
 use super::conductor::{Counters, LayOut, Means, Options};
 use super::cursor::Windows;
 use super::demand::Demand;
-use super::laying::{Drafts, Laying, Outline};
+use super::drafts::{DraftShelves, Drafts};
+use super::laying::{Laying, Outline};
 use super::layout::{ExcerptLayout, WindowLayout};
 use super::load::{Loading, Reading, Room, excerpt};
 use super::memory::{ALIGN, Arena, Blocks, Budget, Held, Shelf};
@@ -30,10 +31,12 @@ const AHEAD_WINDOWS: u64 = 32;
 const PREVIEW_TOKENS: u64 = 2 << 20;
 const PREVIEW_TIMES: u64 = 8;
 
-/// Windows of which the tokens take less are used where they were decoded. Unit: bytes. Evidence: below it memory does
-/// not come in huge pages, and is used again soon.
-const LAID_BYTES: u64 = 16 << 20;
-/// So are those whose drafts would take more than one part in this many of that.
+/// Windows of which the tokens take less are used where they were decoded, and so are those that take less than one part
+/// in this many of what is decoded ahead: laid out is one at a time. Unit: bytes. Evidence: of a mixture of eight sources
+/// with windows of 16 MB most of the cost is fresh memory, and below 4 MB it does not come in huge pages.
+const LAID_BYTES: u64 = 4 << 20;
+const LAID_PART: u64 = 4;
+/// So are those whose drafts would take more than one part in this many of their tokens.
 const DRAFTS_PART: u64 = 2;
 /// Blocks beyond those of a window, with which the next one is begun: one in so many.
 const SLACK_PART: u64 = 16;
@@ -109,6 +112,7 @@ pub struct Supply {
     /// Of windows in the order of use: their tokens, and chunks on the way there.
     blocks: Option<Arc<Blocks>>,
     drafts: Option<Arc<Drafts>>,
+    draft_shelves: Arc<DraftShelves>,
     /// The current windows and those ahead, with neighbouring ordinals; and what each holds.
     windows: VecDeque<(Ahead, Holding)>,
     /// The ordinal of the next window to plan.
@@ -128,7 +132,7 @@ pub struct Supply {
 impl Supply {
     /// Begins with the window that is needed first.
     pub fn new(run: &Arc<Run>, options: &Arc<Options>, demand: &Demand, means: Means) -> Self {
-        let Means { pool, budget, loans, block, ahead_bytes, counters, cancel, .. } = means;
+        let Means { pool, budget, loans, drafts, block, ahead_bytes, counters, cancel, .. } = means;
         let unit = demand.first_unit();
         let pass = Arc::new(run.order().pass(unit / run.order().total()));
         Self {
@@ -138,6 +142,7 @@ impl Supply {
             budget,
             blocks: None,
             drafts: None,
+            draft_shelves: drafts,
             windows: VecDeque::new(),
             next: run.order().ordinal_of(&pass, unit),
             planned: None,
@@ -386,7 +391,7 @@ impl Supply {
             if let Some(drafts) = self.drafts.take() {
                 drafts.close();
             }
-            self.drafts = Drafts::new(outline.drafts, &self.budget);
+            self.drafts = Drafts::new(outline.drafts, &self.budget, &self.draft_shelves);
         }
         Ok(self.drafts.clone().map(|drafts| Desk { overhead, numbers, drafts }))
     }
@@ -473,18 +478,21 @@ impl Supply {
     /// bits and the others are not.
     fn suits(&self, outline: &Outline, stored: u64) -> bool {
         let blocks = (self.blocks_wanted(outline) as u64).saturating_mul(self.block_bytes(outline) as u64);
-        let bytes = blocks.saturating_add(outline.draft_bytes());
         let pays = match self.options.layout {
             LayOut::Never => false,
             LayOut::Always(_) => true,
             LayOut::Auto => {
-                let saves = bytes < stored.saturating_mul(2);
-                saves && outline.bytes >= LAID_BYTES && outline.draft_bytes() <= outline.bytes / DRAFTS_PART
+                // Those that share memory for drafts use the same, mostly.
+                let drafts = outline.draft_bytes() / self.draft_shelves.sharers();
+                let saves = blocks.saturating_add(drafts) < stored.saturating_mul(2);
+                let is_large = outline.bytes >= LAID_BYTES.max(self.ahead_bytes / LAID_PART);
+                saves && is_large && drafts <= outline.bytes / DRAFTS_PART
             }
         };
         // A shelf gives a little more than it is asked for.
         let numbers = outline.numbers.bytes() as u64 / 32 * 33 + outline.overhead;
-        pays && bytes.saturating_add(numbers.saturating_mul(2)) <= self.budget.total()
+        let bytes = blocks.saturating_add(outline.draft_bytes()).saturating_add(numbers.saturating_mul(2));
+        pays && bytes <= self.budget.total()
     }
 
     fn plan(&mut self, ordinal: u64) -> Result<Planned> {
