@@ -71,7 +71,8 @@ impl OpenFile {
         match preadv2(&self.file, &mut [IoSliceMut::new(out)], start, ReadWriteFlags::NOWAIT) {
             Ok(read) => read == wanted,
             Err(error) => {
-                if error == Errno::OPNOTSUPP {
+                // Others than these are of file systems, or of sandboxes, that do not know such reads.
+                if !matches!(error, Errno::AGAIN | Errno::INTR) {
                     self.is_opaque.store(true, Ordering::Relaxed);
                 }
                 false
