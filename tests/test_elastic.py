@@ -289,7 +289,7 @@ def test_a_rank_reads_its_lanes_only(write: CorpusWriter) -> None:
     assert loader.stats()["chunk_bytes"] <= 2 * 3 * max(column_bytes(corpus))
 
 
-# CASES elastic and ranks. Not here, since they concern mixtures and interleaving, which do not exist yet: B023, B029
+# CASES elastic and ranks. B023 and B029, of mixtures, are in test_cases.py
 # (their neighbours for one source are below).
 
 

@@ -75,6 +75,7 @@ def test_arrays_of_numpy_are_read_in_one_dimension_and_in_two(tmp_path):
 
 
 def test_a_wrong_width_is_refused_by_size_or_by_the_largest_id(tmp_path):
+    """B074."""
     TOKENS[:999].tofile(tmp_path / "t.bin")
     with pytest.raises(hr.DataError, match=r"4 bytes each, found 1998 bytes"):
         hr.open(tmp_path / "t.bin", stored_dtype="uint32")
@@ -126,6 +127,7 @@ def test_a_file_that_changed_is_an_error_and_not_other_tokens(tmp_path):
 
 
 def test_more_than_two_to_the_32_tokens(tmp_path):
+    """B076."""
     count = 2**32 + 1000
     with (tmp_path / "large.bin").open("wb") as file:
         file.truncate(2 * count)

@@ -58,6 +58,7 @@ def test_columns_are_packed_alike(mode: Any) -> None:
 
 
 def test_labels_and_masks_are_filled_up_by_rule() -> None:
+    """B061, B068: a mask that was filled up with a token, or left shorter."""
     data = made_up([9]).map(chat)
     for pads, wanted in ((None, (0, -100, 0, 0.0)), ({"labels": -1, "weights": 2.5, "input_ids": 3}, (3, -1, 0, 2.5))):
         batch = next(iter(loader_of(data.pack(8, columns=COLUMNS, mode="pad", pad_values=pads), 3)))
@@ -146,6 +147,7 @@ def test_cu_seqlens_may_have_a_fixed_size() -> None:
 
 
 def test_a_row_holds_no_more_documents_than_asked_for() -> None:
+    """B058: the limit held for the first batch alone."""
     data = made_up([300]).map(lambda sample: {"tokens": [sample["id"]]}).pack(50, mode="best_fit", max_documents=4)
     for batch in islice(iter(loader_of(data, 6)), 6):
         assert batch["loss_mask"].sum(axis=1).tolist() == [4] * 6
@@ -153,6 +155,7 @@ def test_a_row_holds_no_more_documents_than_asked_for() -> None:
 
 
 def test_rows_of_equal_documents_are_full_whatever_their_length() -> None:
+    """B059: nothing was packed unless the length was a power of two."""
     # A packer that rounds lengths to powers of two would pack these differently.
     for length in (4096, 4097):
         data = made_up([64]).map(_Ones(length)).pack(2 * length, mode="best_fit")
@@ -169,6 +172,7 @@ class _Ones:
 
 
 def test_empty_documents_give_no_rows_of_padding() -> None:
+    """B071."""
     texts = ["", "ab", "", "", "cdefghijk", ""]
     data = made_up([6]).map(lambda sample: {"tokens": list(texts[sample["id"]].encode())})
     for mode, kept in (("pad", 4), ("truncate", 4), ("best_fit", 4)):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from datasets import Corpus, CorpusWriter, document_files, seeded
+from headrace.loading.choose import Choice
 from headrace.testing import check_resume
 
 PACKINGS: list[dict[str, Any]] = [
@@ -155,6 +156,26 @@ def test_processes_open_the_files_again(corpus: Corpus, lines: hr.SampleDataset)
         for kind in ("thread", "process")
     )
     assert by_processes == by_threads
+
+
+def test_workers_are_chosen_by_what_all_sources_need(
+    corpus: Corpus, lines: hr.SampleDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+
+    def choose(probe: Any, keys: list[tuple[int, int]], workers: int) -> Choice:
+        measured.extend(number for number, _ in keys)
+        probe(keys)
+        return Choice("thread", f"{workers} workers would do")
+
+    monkeypatch.setattr("headrace.loading.lanes.workers.choose", choose)
+    loader = hr.DataLoader(mixed(corpus, lines, PACKINGS[0]), global_batch_size=4, num_workers=2, worker_type="auto")
+    assert len(next(iter(loader)).rows) == 4
+    assert loader.stats()["worker_reason"] == "2 workers would do"
+    items = hr.open(corpus.folder)
+    # In turns, up to as many as the source with more samples has.
+    assert len(measured) == max(len(items), len(lines))
+    assert measured[:4] == [0, 1, 0, 1]
 
 
 def test_a_column_inside_a_struct_is_packed_lane_by_lane(tmp_path: Path, lines: hr.SampleDataset) -> None:

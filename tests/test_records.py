@@ -516,6 +516,7 @@ def test_a_writer_that_is_dropped_says_what_is_lost_and_gives_its_lock_up(tmp_pa
     ],
 )
 def test_values_that_would_change_are_refused(tmp_path, dtype, values, error):
+    """B073."""
     with hr.StreamWriter(tmp_path / "s", dtype) as writer:
         with pytest.raises(error, match="records"):
             writer.write(values)

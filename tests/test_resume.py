@@ -465,8 +465,8 @@ def test_a_refused_state_changes_nothing(corpus: Corpus, write: CorpusWriter) ->
     assert drain(loader) == unbroken[2:]
 
 
-# CASES resume. Not here, since they concern what does not exist yet: B011 and B016 (mixtures, up- and down-sampling;
-# that a state of a later epoch loads is shown above). B001 and B014 are above, B017 is in test_state.py.
+# CASES resume. B011 and B016, of mixtures and of what is taken more than once, are in test_cases.py; B001 and B014 are
+# above, B017 is in test_state.py.
 
 
 def twelve(write: CorpusWriter) -> Corpus:

@@ -353,3 +353,18 @@ def test_seeking_far_ahead_costs_no_replay(tmp_path):
     batch = next(iter(loader))
     assert batch.step == 10**12
     assert time.perf_counter() - begin < 5
+
+
+def test_a_schedule_of_thousands_of_changes_begins_at_once(tmp_path):
+    path = tmp_path / "large.bin"
+    with path.open("wb") as file:
+        file.truncate(1 << 24)
+    data = hr.open(path, stored_dtype="uint16").sequences(16)
+    loader = hr.DataLoader(data, global_batch_size={step: 8 + step % 7 for step in range(4000)}, seed=1)
+    begin = time.thread_time()
+    for batch in loader:
+        assert len(batch["tokens"]) == 8 + batch.step % 7
+        if batch.step == 100:
+            break
+    # Where each change looked at all others, it took seconds.
+    assert time.thread_time() - begin < 1

@@ -1,8 +1,10 @@
 """From arguments and a loaded state to a run over samples: its order, its steps, and where it stands."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,8 @@ __all__ = ["Given", "Position", "Run", "start"]
 
 Segment = tuple[int, int, int]
 """From which step on, its first row, and the global batch size from there on."""
+
+_BEGIN = itemgetter(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +57,7 @@ class Position:
         """What holds at a step."""
         if len(self.segments) == 1:
             return self.segments[0]
-        return max(segment for segment in self.segments if segment[0] <= step)
+        return self.segments[bisect_right(self.segments, step, key=_BEGIN) - 1]
 
 
 @dataclass(frozen=True)
@@ -234,7 +238,7 @@ class Run:
         """The place after the next step."""
         row = self.rows_of(position.row, position.batch)[1]
         step = position.step + 1
-        if len(position.segments) > 1 and any(segment[0] == step for segment in position.segments):
+        if len(position.segments) > 1 and position.segment(step)[0] == step:
             row = self.row_of(position, step)
         return Position(step, row, position.segments, position.skipped)
 
@@ -248,8 +252,9 @@ class Run:
         whole = (self.end_of(position.row) - position.row) // position.batch
         # The last one may hold what is left of the epoch besides.
         ends = [position.step + whole - 1]
-        ends += [segment[0] for segment in position.segments if segment[0] > position.step]
-        ends += [start for start, _ in position.skipped if start > position.step]
+        for changes in (position.segments, position.skipped):
+            at = bisect_right(changes, position.step, key=_BEGIN)
+            ends += [begin for begin, *_ in changes[at : at + 1]]
         return max(1, min(ends) - position.step)
 
     def before(self, position: Position, epoch: int) -> Position:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, zip_longest
 from typing import Any
 
 from headrace.loading.choose import Choice, choose
@@ -37,7 +38,7 @@ class LaneWorkers:
         if self.choice.worker_type == "auto":
             self.choice = Choice("thread", "there is nothing to do for workers")
             if makers:
-                self.choice = choose(makers[0].probe, makers[0].probes(), count)
+                self.choice = choose(_Probe(makers), _probes(makers), count)
         if self.choice.worker_type == "process" and count and makers:
             processes = Processes(_Dispatch(self.makers), count, init=resources.init, seed=seed)
             self._calls = [_Remote(processes, number) for number in range(len(makers))]
@@ -86,6 +87,24 @@ class LaneWorkers:
         # Sources and what they wait for refer to each other, and to the pool: not to these.
         if hasattr(self, "_pool"):
             self.close()
+
+
+def _probes(makers: Sequence[Maker]) -> list[tuple[int, Any]]:
+    """What makers are probed with, each by its index: in turns, as many as one of them has."""
+    several = [[(number, one) for one in maker.probes()] for number, maker in enumerate(makers)]
+    turns = (one for turn in zip_longest(*several) for one in turn if one is not None)
+    return list(islice(turns, max(map(len, several))))
+
+
+class _Probe:
+    """Does some work of several makers, and forgets it."""
+
+    def __init__(self, makers: Sequence[Maker]) -> None:
+        self._makers = makers
+
+    def __call__(self, some: list[tuple[int, Any]]) -> None:
+        for number in dict.fromkeys(number for number, _ in some):
+            self._makers[number].probe([one for maker, one in some if maker == number])
 
 
 class _Dispatch:

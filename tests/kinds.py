@@ -1,0 +1,225 @@
+"""Every kind of pipeline that a loader takes, over the same documents on disk, and what its runs give.
+
+Tests of promises that hold for all of them are parametrized by `KINDS`.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import headrace as hr
+
+DOCUMENTS = 44
+"""In four chunks; document n has the tokens n * 100, n * 100 + 1 ..."""
+
+SEQ_LEN = 6
+"""The mean length of documents: packed end to end there are as many rows as documents."""
+
+
+def tokens_of(number: int) -> list[int]:
+    """1 to 11 tokens."""
+    return [number * 100 + place for place in range(1 + number * 5 % 11)]
+
+
+class Documents:
+    """Documents in a folder, in the formats that kinds of pipelines need."""
+
+    def __init__(self, folder: Path, numbers: Sequence[int] = range(DOCUMENTS)) -> None:
+        self.folder = folder
+        self.numbers = list(numbers)
+        lists = [tokens_of(number) for number in self.numbers]
+        for name in ("lines", "parquet"):
+            (folder / name).mkdir(parents=True)
+        quarter = -(-len(lists) // 4)
+        for part in range(0, len(lists), quarter):
+            lines = [
+                json.dumps({"id": number, "tokens": tokens})
+                for number, tokens in zip(
+                    self.numbers[part : part + quarter], lists[part : part + quarter], strict=True
+                )
+            ]
+            (folder / "lines" / f"{part:03}.jsonl").write_text("\n".join(lines) + "\n")
+        table = pa.table({"tokens": pa.array(lists, pa.list_(pa.int32()))})
+        pq.write_table(table, folder / "parquet" / "a.parquet", row_group_size=quarter)
+        with hr.StreamWriter(folder / "records", "<i4", documents=True) as writer:
+            for tokens in lists:
+                writer.write(np.array(tokens, dtype=np.int32))
+                writer.end_document()
+
+    @property
+    def samples(self) -> hr.SampleDataset:
+        """Dicts of ``id`` and ``tokens``."""
+        return hr.open(self.folder / "lines")
+
+    @property
+    def ids(self) -> hr.SampleDataset:
+        """Dicts of ``id``."""
+        return self.samples.select(["id"])
+
+    @property
+    def packed(self) -> hr.PackedDataset:
+        """Rows of stored tokens."""
+        return hr.open(self.folder / "parquet").pack(SEQ_LEN)
+
+    @property
+    def records(self) -> hr.StreamDataset:
+        """Records with the ends of documents."""
+        found = hr.open(self.folder / "records")
+        assert isinstance(found, hr.StreamDataset)
+        return found
+
+
+class Objects:
+    """What is map-style: samples in memory."""
+
+    def __init__(self, documents: Documents) -> None:
+        self.samples = [{"id": number} for number in documents.numbers]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.samples[index]
+
+
+def _pair(samples: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    return {"id": samples[0]["id"], "other": samples[1]["id"]}
+
+
+def _same(sample: dict[str, Any]) -> dict[str, Any]:
+    return sample
+
+
+def _single(sample: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"id": sample["id"]}]
+
+
+def _some(sample: dict[str, Any]) -> bool:
+    return sample["id"] % 4 != 3
+
+
+def _halves(sample: dict[str, Any]) -> list[dict[str, Any]]:
+    tokens = sample["tokens"]
+    return [{"tokens": part} for part in (tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :]) if part]
+
+
+def _dynamic(mode: Literal["concat", "best_fit", "pad", "truncate"]) -> Callable[[Documents], Any]:
+    return lambda documents: documents.samples.flat_map(_halves).pack(SEQ_LEN, mode=mode)
+
+
+def _mixed(make: Callable[[Documents], Any], other: Callable[[Documents], Any] | None = None) -> Callable[..., Any]:
+    return lambda documents: hr.mix({"one": (make(documents), 3), "two": ((other or make)(documents), 1)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of pipelines."""
+
+    make: Callable[[Documents], Any]
+    ends: bool = True
+    """Whether epochs end with a step, and have a length: that of as many rows as there are documents."""
+    states: bool = True
+    """Whether batches have a state of their own."""
+    in_lanes: bool = False
+    """Whether rows come lane by lane, so that a rank's state is its part of the whole."""
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of loaders."""
+
+
+KINDS: Mapping[str, Kind] = {
+    "packed": Kind(make=lambda documents: documents.packed),
+    "mixture of packed": Kind(make=_mixed(lambda documents: documents.packed), ends=False),
+    "samples": Kind(make=lambda documents: documents.ids),
+    "map over samples": Kind(make=lambda documents: documents.ids.map(_same)),
+    "zip": Kind(make=lambda documents: hr.zip([documents.ids, documents.ids], _pair)),
+    "objects": Kind(make=Objects, states=False, arguments={"shuffle": True}),
+    "documents": Kind(make=lambda documents: documents.ids.flat_map(_single), ends=False, in_lanes=True),
+    "concat": Kind(make=_dynamic("concat"), ends=False, in_lanes=True),
+    "best_fit": Kind(make=_dynamic("best_fit"), ends=False, in_lanes=True),
+    "pad": Kind(make=_dynamic("pad"), ends=False, in_lanes=True),
+    "truncate": Kind(make=_dynamic("truncate"), ends=False, in_lanes=True),
+    "mixture of samples": Kind(make=_mixed(lambda documents: documents.ids), ends=False, in_lanes=True),
+    "mixture of best_fit": Kind(make=_mixed(_dynamic("best_fit")), ends=False, in_lanes=True),
+    "mixture of samples and documents": Kind(
+        make=_mixed(lambda documents: documents.ids, lambda documents: documents.ids.filter(_some).flat_map(_single)),
+        ends=False,
+        in_lanes=True,
+    ),
+    "stream": Kind(make=lambda documents: documents.records.sequences(SEQ_LEN)),
+    "stored documents": Kind(make=lambda documents: documents.records.documents().map(_listed)),
+}
+
+
+def _listed(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"id": int(next(iter(sample.values()))[0]) // 100}
+
+
+class Step(NamedTuple):
+    """A global batch."""
+
+    number: int
+    rows: list[Any]
+    """What each row holds, in the order of rows."""
+    states: list[dict[str, Any]]
+    """Of each rank, after it."""
+
+
+class Run:
+    """Loaders of all ranks, side by side."""
+
+    def __init__(self, kind: Kind, data: Any, batch: Any = None, world: int = 1, **arguments: Any) -> None:
+        given = {"num_workers": 0, **kind.arguments, **arguments}
+        self.loaders = [
+            hr.DataLoader(data, global_batch_size=batch, rank=rank, world_size=world, **given) for rank in range(world)
+        ]
+        self._iterators: list[Any] = []
+
+    def load(self, states: Any) -> "Run":
+        """Goes on from states."""
+        for loader in self.loaders:
+            loader.load_state_dict(states)
+        return self
+
+    @property
+    def states(self) -> list[dict[str, Any]]:
+        """Of all ranks."""
+        return [loader.state_dict() for loader in self.loaders]
+
+    def take(self, count: int) -> list[Step]:
+        """The next steps, epoch after epoch; fewer at the end of a run."""
+        found: list[Step] = []
+        while len(found) < count:
+            before = len(found)
+            found += islice(self.epoch(), count - before)
+            if len(found) == before:
+                break
+        return found
+
+    def epoch(self) -> Any:
+        """The steps that are left of the epoch."""
+        for parts in zip(*self.loaders, strict=True):
+            rows = [row for rank, part in enumerate(parts) for row in _rows(part, rank)]
+            numbers = [number for number, _ in rows]
+            assert len(set(numbers)) == len(numbers), "a row on two ranks"
+            steps = {getattr(part, "step", loader.step - 1) for part, loader in zip(parts, self.loaders, strict=True)}
+            (step,) = steps
+            yield Step(step, [value for _, value in sorted(rows, key=lambda row: row[0])], self.states)
+
+
+def _rows(batch: Any, rank: int) -> list[tuple[Any, Any]]:
+    """The number of each row, or what orders it alike, and what it holds; of a rank that has none, nothing."""
+    if isinstance(batch, list):
+        assert batch == []
+        return []
+    columns = [name for name in batch if name not in ("cu_seqlens", "max_seqlen")]
+    values = list(zip(*(np.asarray(batch[name]).tolist() for name in columns), strict=True))
+    # Of batches that do not know their rows each rank has a stretch.
+    numbers = batch.rows.tolist() if hasattr(batch, "rows") else [(rank, place) for place in range(len(values))]
+    return list(zip(numbers, map(repr, values), strict=True))
