@@ -10,7 +10,7 @@ import pytest
 
 import headrace
 import prepare_functions as functions
-from headrace.prepare import mapping, optimizing
+from headrace.prepare import beginning, mapping
 from headrace.prepare.job import MapJob, Start
 from headrace.prepare.output import Output
 from headrace.prepare.placing import StorePlace
@@ -159,7 +159,7 @@ def test_map_does_again_what_a_power_cut_may_have_taken(
     fn, syncs, boots = Sometimes({5}), [0], ["before"]
     monkeypatch.setattr(mapping, "_SYNC_SECONDS", 0 if synced else 1e9)
     monkeypatch.setattr(os, "sync", lambda: syncs.append(1))
-    for module in (mapping, optimizing):
+    for module in (beginning, mapping):
         monkeypatch.setattr(module, "boot", lambda: boots[-1])
     with pytest.raises(OSError, match="no more"):
         headrace.map(fn, range(9), tmp_path, num_workers=0, **QUIET)

@@ -17,7 +17,7 @@ import pytest
 import headrace
 import prepare_functions as functions
 from headrace.bench.processes import family
-from headrace.prepare import chunking, optimizing, settling
+from headrace.prepare import beginning, chunking, optimizing, settling
 from headrace.prepare import output as outputs
 from headrace.prepare import spool as spools
 from headrace.prepare.writing import litdata
@@ -276,7 +276,8 @@ def test_a_power_cut_at_any_write_loses_nothing_that_was_synced(
     calls: set[int] = set()
     for at in range(0, 200, 3):
         folder = tmp_path / str(at)
-        monkeypatch.setattr(optimizing, "boot", lambda: "before")
+        for module in (beginning, optimizing):
+            monkeypatch.setattr(module, "boot", lambda: "before")
         log = functions.Logged(tmp_path / f"log-{at}", 0)
         with monkeypatch.context() as patch:
             counts = Countdown(at)
@@ -291,7 +292,8 @@ def test_a_power_cut_at_any_write_loses_nothing_that_was_synced(
         if synced is None:
             # All was in its place.
             continue
-        monkeypatch.setattr(optimizing, "boot", lambda: "after")
+        for module in (beginning, optimizing):
+            monkeypatch.setattr(module, "boot", lambda: "after")
         before = len(log.calls())
         headrace.optimize(log, range(24), folder, **how)
         assert files(folder) == files(tmp_path / "whole"), at
@@ -314,7 +316,8 @@ def test_a_kill_after_a_power_cut_brings_nothing_back_that_was_done_again(
     for first, second in itertools.product(range(6, 30, 6), range(3, 30, 4)):
         folder = tmp_path / f"{first}-{second}"
         for start, at in ("before", first), ("after", second), ("after", 10**6):
-            monkeypatch.setattr(optimizing, "boot", lambda start=start: start)
+            for module in (beginning, optimizing):
+                monkeypatch.setattr(module, "boot", lambda start=start: start)
             with monkeypatch.context() as patch:
                 counts = Countdown(at)
                 for owner, name in PLACES:
