@@ -1,6 +1,7 @@
 """Pipelines that tests of lanes are about, as the library has them and as the reference has them."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,11 @@ from headrace import _core
 from headrace.loading.lanes.documents import DocumentPlan
 from headrace.loading.lanes.source import Setup
 from headrace.samples.dynamic import DynamicDataset
-from lane_reference import LaneReference, Packing, Step
+from lane_reference import LaneReference, Packing, Step, Token
 from sample_sources import made_up, sample_of
+
+SIZES = (5, 1, 7, 0, 4, 9, 3)
+"""Items of each chunk."""
 
 
 def begin(sample: dict[str, Any]) -> dict[str, Any]:
@@ -171,3 +175,43 @@ def _same(document: Any) -> Any:
 
 def loader_of(data: Any, batch: int, **options: Any) -> hr.DataLoader:
     return hr.DataLoader(data, global_batch_size=batch, **{"num_workers": 0, **options})
+
+
+def rows_given(loader: hr.DataLoader, count: int) -> dict[int, Any]:
+    """Rows of the next batches by number: what they hold, and their sources."""
+    found: dict[int, Any] = {}
+    for batch in islice(iter(loader), count):
+        values = [value.tolist() for value in batch["tokens"]]
+        found |= dict(zip(batch.rows.tolist(), zip(values, batch.sources(), strict=True), strict=True))
+    return found
+
+
+def check_row(found: Any, wanted: Any, packing: Packing, sizes: Sequence[int]) -> None:
+    values, sources = found
+    if packing.mode is None:
+        assert values == wanted.document["tokens"].tolist()
+        assert sum(sizes[: sources.chunk]) + sources.row == wanted.position
+        return
+    width = packing.seq_len + packing.overlap
+    assert values == [token.value for token in wanted] + [0] * (width - len(wanted))
+    spans = [(sum(sizes[: one.row_group]) + one.row, one.first_token, one.tokens) for one in sources]
+    assert spans == spans_of(wanted, packing)
+
+
+def spans_of(row: list[Token], packing: Packing) -> list[tuple[int, int, int]]:
+    """The parts of a row: their item, their first stored token, and how many stored tokens they have."""
+    parts: list[list[Token]] = []
+    for token in row:
+        before = parts[-1][-1] if parts else None
+        if before is not None and (before.number, before.place + 1) == (token.number, token.place):
+            parts[-1].append(token)
+        else:
+            parts.append([token])
+    added = int(packing.bos_id is not None)
+    spans: list[tuple[int, int, int]] = []
+    for part in parts:
+        places = [token.place - added for token in part if 0 <= token.place - added < token.stored]
+        # A part that holds nothing but a bos or eos begins where that stands.
+        first = places[0] if places else min(max(0, part[0].place - added), part[0].stored)
+        spans.append((part[0].item, first, len(places)))
+    return spans

@@ -5,7 +5,7 @@ Only which item comes when is taken from the library: that order has a reference
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, groupby, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,6 +79,8 @@ class LaneReference:
     pad: bool = False
     patience: int = 600
     """Items without a token after which a lane is given up."""
+    lengths: dict[int, int] = field(default_factory=dict)
+    """From which row of each lane on `seq_len` is another one; to be told before a row from there on is asked for."""
     useful: dict[int, int] = field(default_factory=dict)
     memo: dict[int, tuple[Iterator[Any], list[Any]]] = field(default_factory=dict)
 
@@ -170,17 +172,23 @@ class LaneReference:
                 values.insert(0, packing.bos_id)
             if packing.eos_id is not None:
                 values.append(packing.eos_id)
-            if not (packing.long == "drop" and len(values) > packing.seq_len):
+            if not (packing.long == "drop" and len(values) > min([packing.seq_len, *self.lengths.values()])):
                 self.useful[lane] = keyed.item
             yield [Token(value, keyed.position, number, place, stored) for place, value in enumerate(values)]
 
     # Packing
 
+    def size(self, number: int) -> int:
+        """`seq_len` of a row of each lane."""
+        begins = [begin for begin in self.lengths if begin <= number]
+        return self.lengths[max(begins)] if begins else self.packing.seq_len
+
     def _concat(self, documents: Iterator[list[Token]]) -> Iterator[list[Token]]:
-        size, overlap = self.packing.seq_len, self.packing.overlap
+        overlap = self.packing.overlap
         stream = (token for document in documents for token in document)
         row: list[Token] = []
-        while True:
+        for number in count():
+            size = self.size(number)
             row += islice(stream, size + overlap - len(row))
             if len(row) < size + overlap:
                 if self.pad and len(row) > overlap:
@@ -190,47 +198,62 @@ class LaneReference:
             row = row[size:]
 
     def _alone(self, documents: Iterator[list[Token]]) -> Iterator[list[Token]]:
-        size = self.packing.seq_len
+        number = 0
         for document in documents:
-            if self.packing.mode == "truncate":
-                yield document[:size]
-            elif len(document) <= size or self.packing.long == "split":
-                yield from _parts(document, size)
+            rest = document
+            if self.packing.long == "drop" and len(document) > self.size(number):
+                continue
+            while rest:
+                size = self.size(number)
+                number += 1
+                yield rest[:size]
+                rest = [] if self.packing.mode == "truncate" else rest[size:]
 
     def _best_fit(self, documents: Iterator[list[Token]]) -> Iterator[list[Token]]:
-        packing, size = self.packing, self.packing.seq_len
+        packing, size = self.packing, self.size(0)
         parts: list[list[list[Token]]] = []
         """What is held: of a long document all its full parts are one entry."""
+
+        def hold(document: list[Token]) -> None:
+            if len(document) > size and packing.long == "drop":
+                return
+            full = [part for part in _parts(document, size) if len(part) == size]
+            rest = [part for part in _parts(document, size) if len(part) < size]
+            parts.extend([entry for entry in (full, rest) if entry])
 
         def fill() -> None:
             while len(parts) < packing.lookahead:
                 document = next(documents, None)
                 if document is None:
                     return
-                if len(document) > size and packing.long == "drop":
-                    continue
-                full = [part for part in _parts(document, size) if len(part) == size]
-                rest = [part for part in _parts(document, size) if len(part) < size]
-                parts.extend([entry for entry in (full, rest) if entry])
+                hold(document)
 
         fill()
-        while parts:
+        for number in count(1):
+            if not parts:
+                return
             row: list[Token] = []
-            count = 0
+            used = 0
             chosen: int | None = 0
             while chosen is not None:
                 row += parts[chosen].pop(0)
                 if not parts[chosen]:
                     del parts[chosen]
-                count += 1
+                used += 1
                 chosen = None
-                if len(row) < size and count != packing.max_documents:
+                if len(row) < size and used != packing.max_documents:
                     fill()
                     fitting = [place for place, entry in enumerate(parts) if len(entry[0]) <= size - len(row)]
                     if fitting:
                         longest = max(len(parts[place][0]) for place in fitting)
                         chosen = next(place for place in fitting if len(parts[place][0]) == longest)
             yield row
+            if self.size(number) != size:
+                size = self.size(number)
+                held = [token for entry in parts for part in entry for token in part]
+                parts.clear()
+                for _, tokens in groupby(held, lambda token: token.number):
+                    hold(list(tokens))
             fill()
 
 

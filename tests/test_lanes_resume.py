@@ -186,6 +186,18 @@ def test_states_of_other_pipelines_are_refused() -> None:
             loader_of(dataset_of(SIZES, (), packing), 12).load_state_dict(state | change)
 
 
+def test_tokens_that_a_document_has_not_are_told() -> None:
+    data = dataset_of(SIZES, (), BEST_FIT)
+    state = next(iter(loader_of(data, 12))).state
+    first, *others = state["lane_states"]["3"].split(" ")
+    assert others
+    wrong = " ".join([first.split("-")[0].split("/")[0] + ":99", others[-1]])
+    loader = loader_of(data, 12)
+    loader.load_state_dict(state | {"lane_states": state["lane_states"] | {"3": wrong}})
+    with pytest.raises(hr.StateMismatch, match="expected 99 tokens or more in the one at"):
+        next(iter(loader))
+
+
 def test_a_function_that_gives_other_documents_after_a_restart_is_told() -> None:
     length = {"now": 12}
 
@@ -365,7 +377,7 @@ def _not_a_third(sample: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(
     "mode, states",
     {
-        "concat": ["", "3-4", "3 4", "03", "3.0", "3/0", "3.1.1", "-1", "3 ", "x", 3, None, {"next": [3, 0]}],
+        "concat": ["", "3-4", "3 4", "03", "3.0", "3/0", "3.1.1", "-1", "3 ", "x", "3:4", 3, None, {"next": [3, 0]}],
         "pad": ["3-4", "3/", "3/-1", ["3"]],
         "truncate": ["3/1", "3 4"],
         "documents": ["3/1", "3-4"],
@@ -381,6 +393,13 @@ def _not_a_third(sample: dict[str, Any]) -> bool:
             "3 5/1",
             "3 3",
             "3-6 6",
+            # A document twice, one of which nothing is left, and what is written in another way.
+            "3:4 3/4 5",
+            "3/4:4 5",
+            "3/5:4 5",
+            "3:0 5",
+            "3-4:2 5",
+            "3 5:4",
         ],
     }.items(),
 )
@@ -391,7 +410,7 @@ def test_states_of_lanes_that_no_run_has_are_refused(mode: str, states: list[Any
         with pytest.raises(hr.StateMismatch, match=r"state: lane 1: expected .*document.*, found"):
             loader_of(data, 3).load_state_dict(saved | {"lane_states": saved["lane_states"] | {"1": state}})
     for lane, state in saved["lane_states"].items():
-        assert re.fullmatch(r"[0-9./ >-]+", state), (lane, state)
+        assert re.fullmatch(r"[0-9./: >-]+", state), (lane, state)
 
 
 @pytest.mark.parametrize("mode", ["best_fit", "pad", "truncate"])

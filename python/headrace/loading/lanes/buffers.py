@@ -50,7 +50,7 @@ class LaneBuffer:
         self._last = levels - 1
         self._end = end
         self._next = mark.next
-        self._held = frozenset(cursor for cursor, _ in mark.held)
+        self._held = frozenset(held[0] for held in mark.held)
         cursor: Any = mark.begin
         self._passed: list[int] = [0] * levels
         """Documents of the next item or group of each level that lie before the mark."""

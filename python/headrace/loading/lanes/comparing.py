@@ -20,6 +20,8 @@ def check_same(
 ) -> bool:
     """Refuses what is said of other data, or of another pipeline. True if it is of functions with other names.
 
+    How long rows are is not compared (see `headrace.loading.lengths`).
+
     Args:
         pipeline: what `LanePlan.pipeline` says here.
         sources: likewise.
@@ -35,7 +37,7 @@ def check_same(
         if key == "pads" and key not in saved["pipeline"]:
             # States of earlier builds do not tell.
             continue
-        if key not in saved["pipeline"] or saved["pipeline"][key] != wanted:
+        if key not in saved["pipeline"] or (saved["pipeline"][key] != wanted and key != "seq_len"):
             raise StateMismatch(
                 f"the pipeline{of} is not that of the state: {key} is {wanted!r} here and "
                 f"{saved['pipeline'].get(key)!r} in the state\nhint: to start a new run, load no state"

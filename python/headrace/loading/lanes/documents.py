@@ -24,6 +24,7 @@ from headrace.batch import Source
 from headrace.errors import DataError
 from headrace.loading.added import eras_of, first_samples
 from headrace.loading.exclusion import Masks
+from headrace.loading.lengths import with_length
 from headrace.loading.prefetch import Prefetcher, View
 from headrace.samples.dynamic import DocumentPipeline
 from headrace.samples.order import (
@@ -140,8 +141,11 @@ class DocumentPlan(LanePlan):
         """See `LanePlan.adapted`."""
         names = self.stages()
         if check_same(self.pipeline(), self.sources(), names, state, strict=strict):
-            return noted(state, "functions", state["functions"], names)
-        return dict(state)
+            state = noted(state, "functions", state["functions"], names)
+        packing = self.documents.packing
+        if packing is None:
+            return dict(state)
+        return with_length(state, state["pipeline"]["seq_len"], packing.seq_len, strict=strict, stacklevel=8)
 
     def makers(self, *, memory: int, on_error: OnError) -> list[Maker]:
         """See `LanePlan.makers`."""

@@ -5,7 +5,7 @@ of best_fit a quarter of a million documents may wait. docs/order.md says how it
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -19,8 +19,9 @@ __all__ = ["check_mark", "first_mark", "item_of", "items_used", "mark_from", "ma
 
 _COUNT = "[1-9][0-9]{0,18}"
 
-_WORD = re.compile(rf"(0|{_COUNT})(?:-({_COUNT})|((?:\.(?:0|{_COUNT}))*\.{_COUNT})?(?:/({_COUNT}))?)")
-"""Its item; the last item of a run, or else the other numbers, and how much was used: in one way of writing each."""
+_WORD = re.compile(rf"(0|{_COUNT})(?:-({_COUNT})|((?:\.(?:0|{_COUNT}))*\.{_COUNT})?(?:/({_COUNT}))?(?::({_COUNT}))?)")
+"""Its item; the last item of a run, or else the other numbers, how much was used, and how much was left at the end: in
+one way of writing each."""
 
 
 class _Run(NamedTuple):
@@ -29,20 +30,22 @@ class _Run(NamedTuple):
     numbers: tuple[int, ...]
     """Of its cursor, the item first."""
     used: int
-    """How many of its tokens or parts were used."""
+    """How many of its tokens were used."""
+    end: int
+    """Before which token of it what is left ends; 0 for its own end."""
     items: int
     """How many: 1, or more where nothing was used of the first document of each."""
 
     def joins(self, other: "_Run") -> bool:
         """Whether another one behind it would be the same word."""
-        plain = not self.used and not other.used and self.numbers[1:] == other.numbers[1:] == (0,)
+        plain = not any((self.used, self.end, other.used, other.end)) and self.numbers[1:] == other.numbers[1:] == (0,)
         return plain and self.numbers[0] + self.items == other.numbers[0]
 
     @property
-    def last(self) -> tuple[tuple[int, ...], int]:
-        """The last document, and how much of it was used."""
+    def last(self) -> tuple[int, ...]:
+        """The numbers of the last document."""
         item, *others = self.numbers
-        return (item + self.items - 1, *others), self.used
+        return (item + self.items - 1, *others)
 
 
 def first_mark(pipeline: DocumentPipeline) -> Mark:
@@ -52,10 +55,10 @@ def first_mark(pipeline: DocumentPipeline) -> Mark:
 
 def mark_state(mark: Mark) -> str:
     """A mark as text."""
-    last = _word(mark.next, mark.offset)
+    last = _word(mark.next, mark.offset, 0)
     if mark.reached is not None:
-        return f"{last}>{_word(mark.reached, 0)}"
-    return " ".join([*_words(mark.held), last]) if mark.held else last
+        return f"{last}>{_word(mark.reached, 0, 0)}"
+    return " ".join([*_words(_joined(mark.held)), last]) if mark.held else last
 
 
 def mark_from(state: str, pipeline: DocumentPipeline) -> Mark:
@@ -66,8 +69,8 @@ def mark_from(state: str, pipeline: DocumentPipeline) -> Mark:
         [behind] = _parsed(reached, len(pipeline.levels))
         return Mark(_nested(last.numbers), last.used, (), _nested(behind.numbers))
     held: list[Held] = []
-    for (item, *others), used, count in waiting:
-        held += [(_nested((item + more, *others)), used) for more in range(count)]
+    for (item, *others), used, end, count in waiting:
+        held += [(_nested((item + more, *others)), used, end) for more in range(count)]
     return Mark(_nested(last.numbers), last.used, tuple(held))
 
 
@@ -107,14 +110,15 @@ def check_mark(lane: int, state: Any, pipeline: DocumentPipeline) -> None:
 def _fits(runs: list[_Run], packing: RowPacking | None) -> bool:
     *waiting, last = runs
     mode = None if packing is None else packing.mode
-    if last.items > 1 or (last.used and mode not in ("concat", "pad")):
+    if last.items > 1 or last.end or (last.used and mode not in ("concat", "pad")):
         return False
     if not waiting:
         return True
     if packing is None or mode != "best_fit" or sum(run.items for run in waiting) > _most(packing):
         return False
-    in_order = all(one.last < (other.numbers, other.used) for one, other in pairwise(runs))
-    return in_order and not any(one.joins(other) for one, other in pairwise(waiting))
+    in_order = all(one.last < other.numbers for one, other in pairwise(runs))
+    are_some = all(not run.end or run.used < run.end for run in waiting)
+    return in_order and are_some and not any(one.joins(other) for one, other in pairwise(waiting))
 
 
 def _has_overlap(pipeline: DocumentPipeline) -> bool:
@@ -123,11 +127,13 @@ def _has_overlap(pipeline: DocumentPipeline) -> bool:
 
 def _is_behind(last: _Run, runs: list[_Run]) -> bool:
     """Whether these are one document, that lies behind another one or is it."""
-    return len(runs) == 1 and runs[0].items == 1 and not runs[0].used and runs[0].numbers >= last.numbers
+    if len(runs) != 1 or runs[0].items > 1 or runs[0].used or runs[0].end:
+        return False
+    return runs[0].numbers >= last.numbers
 
 
 def _most(packing: RowPacking) -> int:
-    """How many documents wait at most: of a long one the last part comes beside its full ones."""
+    """How many documents wait at most: one may be taken where the last part of a long one has its entry."""
     return packing.lookahead + 1
 
 
@@ -135,21 +141,35 @@ def _wanted(packing: RowPacking | None) -> str:
     match packing.mode if packing else None:
         case "best_fit":
             assert packing is not None  # it has a mode
-            return f"up to {_most(packing)} documents and the next one, in order, such as '3-7 9 12.1/2 14'"
+            return f"up to {_most(packing)} documents and the next one, in order, such as '3-7 9 12.1/40 14'"
         case "concat":
             return "a document and how many of its tokens were used, such as '12.1/40' or with an overlap '12.1/40>14'"
         case "pad":
-            return "a document and how many of its parts were used, such as '12.1/2'"
+            return "a document and how many of its tokens were used, such as '12.1/40'"
         case _:
             return "a document, such as '12.1'"
+
+
+def _joined(held: Iterable[Held]) -> Iterator[Held]:
+    """What is held of each document at once: behind its full parts lies what is left of it."""
+    before: Held | None = None
+    for one in held:
+        if before is not None and before[0] == one[0]:
+            before = (one[0], before[1], one[2])
+            continue
+        if before is not None:
+            yield before
+        before = one
+    if before is not None:
+        yield before
 
 
 def _words(held: Iterable[Held]) -> list[str]:
     words: list[str] = []
     first, count = 0, 0
-    for cursor, part in held:
+    for cursor, used, end in held:
         item, number = cursor
-        is_plain = not number and not part and type(item) is int
+        is_plain = not number and not used and not end and type(item) is int
         if is_plain and count and item == first + count:
             count += 1
             continue
@@ -157,7 +177,7 @@ def _words(held: Iterable[Held]) -> list[str]:
             words.append(_items(first, count))
         first, count = (item, 1) if is_plain else (0, 0)
         if not is_plain:
-            words.append(_word(cursor, part))
+            words.append(_word(cursor, used, end))
     if count:
         words.append(_items(first, count))
     return words
@@ -167,7 +187,7 @@ def _items(first: int, count: int) -> str:
     return str(first) if count == 1 else f"{first}-{first + count - 1}"
 
 
-def _word(cursor: Cursor, used: int) -> str:
+def _word(cursor: Cursor, used: int, end: int) -> str:
     item, number = cursor
     if type(item) is int and not number:
         word = str(item)
@@ -176,7 +196,7 @@ def _word(cursor: Cursor, used: int) -> str:
         while len(numbers) > 1 and not numbers[-1]:
             numbers.pop()
         word = ".".join(map(str, numbers))
-    return f"{word}/{used}" if used else word
+    return word + (f"/{used}" if used else "") + (f":{end}" if end else "")
 
 
 def _parsed(state: str, levels: int) -> list[_Run]:
@@ -186,12 +206,12 @@ def _parsed(state: str, levels: int) -> list[_Run]:
         found = _WORD.fullmatch(word)
         if found is None:
             return []
-        item, last, others, used = found.groups()
+        item, last, others, used, end = found.groups()
         numbers = (int(item), *map(int, others[1:].split("."))) if others else (int(item),)
         count = int(last) + 1 - numbers[0] if last else 1
         if len(numbers) > levels + 1 or (last and (count < 2 or levels > 1)):
             return []
-        runs.append(_Run(numbers + (0,) * (levels + 1 - len(numbers)), int(used or 0), count))
+        runs.append(_Run(numbers + (0,) * (levels + 1 - len(numbers)), int(used or 0), int(end or 0), count))
     return runs
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from headrace import _core
 from headrace._changes import noted
 from headrace.errors import StateMismatch
+from headrace.loading.lengths import length_of, with_length
 from headrace.loading.mixture_changes import changed, check_kept, check_pipeline, is_count, rules
 from headrace.loading.mixture_changes import fields as fields_of
 from headrace.loading.mixture_weights import Weighting, check_enough, largest_shares, phases
@@ -198,14 +199,27 @@ class MixturePlan(LanePlan):
             of = f" of source {part.name!r}"
             if check_same(here["pipeline"], here["sources"], here["functions"], entry, strict=strict, of=of):
                 renamed[part.name] = entry["functions"]
-        if not renamed:
+        if renamed:
+            now = {part.name: part.fixed["functions"] for part in self.parts if part.name in renamed}
+            state = noted(state, "functions", renamed, now)
+        return self._with_length(state, strict=strict)
+
+    def _with_length(self, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+        """A state as the beginning of a run with rows as they are here, which all sources have alike.
+
+        Raises:
+            StateMismatch: if their length is another one, and may not be.
+        """
+        saved = [fields_of(entry.get("pipeline")).get("seq_len") for entry in state["sources"]]
+        before = length_of(state, next((one for one in saved if one is not None), None))
+        if before is None or before == self.layout.seq_len:
             return dict(state)
-        return noted(
-            state,
-            "functions",
-            renamed,
-            {part.name: part.fixed["functions"] for part in self.parts if part.name in renamed},
-        )
+        if not strict and any(weighting.schedule.over == "tokens" for weighting in self._weights):
+            raise StateMismatch(
+                f"seq_len cannot change from {before} to {self.layout.seq_len}: the weights follow a schedule over "
+                'tokens, of which rows have had other numbers\nhint: a schedule over="steps"'
+            )
+        return with_length(state, before, self.layout.seq_len, strict=strict, stacklevel=9)
 
     def makers(self, *, memory: int, on_error: OnError) -> list[Maker]:
         """See `LanePlan.makers`: one for each source that has rows."""

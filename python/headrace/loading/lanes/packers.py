@@ -22,8 +22,9 @@ Cursor = tuple[Any, int]
 """Where a document is in a lane: (item, its number among the item's documents); behind a `batch_map` the cursor of its
 group's first document in the place of the item. Cursors of one lane compare as their documents follow each other."""
 
-Held = tuple[Cursor, int]
-"""A document that a packer keeps, and which of its parts comes next."""
+Held = tuple[Cursor, int, int]
+"""Of a document that a packer keeps: the first entry that was not used, and where those end that were not; 0 for the
+document's own end."""
 
 Pull = Callable[[], "Document | None"]
 """Gives the next document; None after the last."""
@@ -64,9 +65,10 @@ class Mark(NamedTuple):
     next: Cursor
     """Of the first document that it has to be given to go on, but for those that it holds."""
     offset: int = 0
-    """Entries of that document that were used (concat), or its parts (pad)."""
+    """Entries of that document that were used (concat, pad)."""
     held: tuple[Held, ...] = ()
-    """Documents before it that wait for a row, in order (best_fit)."""
+    """Documents before it that wait for a row, in order; one of which full parts and another one are left may be there
+    twice (best_fit)."""
     reached: Cursor | None = None
     """Behind the last document that a row holds an entry of (concat with an overlap); None if it is not known."""
 
@@ -200,13 +202,13 @@ class _Alone(Packer):
         document = self._document or self._next(pull)
         if document is None:
             return None
-        first = self.mark.offset * size
+        first = self.mark.offset
         if first >= document.length:
             raise _other_document(document, f"more than {first} tokens", f"{document.length}")
         part = self._write(rows, at, 0, document, first, min(size, document.length - first))
         if self._packing.mode == "pad" and first + size < document.length:
             self._document = document
-            self.mark = Mark(document.cursor, self.mark.offset + 1)
+            self.mark = Mark(document.cursor, first + size)
         else:
             self._document = None
             self.mark = Mark(document.after)
@@ -227,7 +229,8 @@ class _Entry(NamedTuple):
     document: Document
     first: int
     """Of its entries in the document."""
-    length: int
+    end: int
+    """Where they end: full parts, or less than one."""
 
 
 class _BestFit(Packer):
@@ -259,9 +262,9 @@ class _BestFit(Packer):
         parts: list[Part] = []
         number = next(iter(self._entries))
         while True:
-            entry = self._use(number)
-            parts.append(self._write(rows, at, self._packing.seq_len - room, entry.document, entry.first, entry.length))
-            room -= entry.length
+            entry, length = self._use(number)
+            parts.append(self._write(rows, at, self._packing.seq_len - room, entry.document, entry.first, length))
+            room -= length
             if not room or len(parts) == most:
                 break
             if len(self._entries) < self._packing.lookahead:
@@ -280,19 +283,11 @@ class _BestFit(Packer):
                 self._ended = True
                 return
             self._next = document.after
-            size = self._packing.seq_len
-            if document.length > size and self._packing.long == "drop":
-                self.dropped += 1
-                continue
-            # One entry stands for all full parts, of which only the first can be used, and one for what is left.
-            if document.length >= size:
-                self._add(document, 0)
-            if document.length % size:
-                self._add(document, document.length // size)
+            self._hold(document, 0, document.length)
 
     def _restore(self, pull: Pull) -> None:
         document: Document | None = None
-        for cursor, part in self._restoring:
+        for cursor, first, end in self._restoring:
             while document is None or document.cursor != cursor:
                 document = pull()
                 if document is None or document.cursor > cursor:
@@ -300,35 +295,47 @@ class _BestFit(Packer):
                         f"the documents are not those of the state: expected one at {cursor}, found "
                         f"{'no more' if document is None else f'one at {document.cursor}'}"
                     )
-            if document.length <= part * self._packing.seq_len:
-                raise _other_document(
-                    document, f"more than {part * self._packing.seq_len} tokens", f"{document.length}"
-                )
-            self._add(document, part)
+            if document.length < max(first + 1, end):
+                raise _other_document(document, f"{max(first + 1, end)} tokens or more", f"{document.length}")
+            self._hold(document, first, end or document.length)
         self._restoring = ()
 
-    def _add(self, document: Document, part: int) -> None:
-        number, size = self._number, self._packing.seq_len
+    def _hold(self, document: Document, first: int, end: int) -> None:
+        """Keeps what is left of a document, as if it were one by itself."""
+        size = self._packing.seq_len
+        if end - first > size and self._packing.long == "drop":
+            self.dropped += 1
+            return
+        # One entry stands for all full parts, of which only the first can be used, and one for what is left.
+        middle = end - (end - first) % size
+        if first < middle:
+            self._add(_Entry(document, first, middle))
+        if middle < end:
+            self._add(_Entry(document, middle, end))
+
+    def _add(self, entry: _Entry) -> None:
+        number = self._number
         self._number += 1
-        first = part * size
-        length = min(size, document.length - first)
-        self._entries[number] = _Entry(document, first, length)
-        self._held[number] = (document.cursor, part)
+        self._keep(number, entry)
+        length = min(self._packing.seq_len, entry.end - entry.first)
         bisect.insort(self._sorted, length * _APART - number)
 
-    def _use(self, number: int) -> _Entry:
-        """Takes an entry out, or its first part."""
-        entry = self._entries[number]
-        document, size = entry.document, self._packing.seq_len
-        if entry.first + 2 * size <= document.length:
+    def _keep(self, number: int, entry: _Entry) -> None:
+        document, first, end = entry
+        self._entries[number] = entry
+        self._held[number] = (document.cursor, first, end if end < document.length else 0)
+
+    def _use(self, number: int) -> tuple[_Entry, int]:
+        """Takes an entry out, or its first part; and how long that is."""
+        entry, size = self._entries[number], self._packing.seq_len
+        if entry.end - entry.first > size:
             # Another full part follows, of the same age.
-            first = entry.first + size
-            self._entries[number] = _Entry(document, first, size)
-            self._held[number] = (document.cursor, first // size)
-            return entry
+            self._keep(number, entry._replace(first=entry.first + size))
+            return entry, size
+        length = entry.end - entry.first
         del self._entries[number], self._held[number]
-        del self._sorted[bisect.bisect_left(self._sorted, entry.length * _APART - number)]
-        return entry
+        del self._sorted[bisect.bisect_left(self._sorted, length * _APART - number)]
+        return entry, length
 
 
 def packer_of(packing: RowPacking, mark: Mark, *, pad: bool) -> Packer:

@@ -246,7 +246,8 @@ class LanePlan(ABC):
     def adapted(self, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
         """A state whose form was checked, as the beginning of a run by this plan.
 
-        With `strict` off functions may have other names, of which a warning tells, and the state from there on.
+        With `strict` off functions may have other names, and rows another length where a round of lanes begins. A
+        warning tells of either, and the state from there on.
 
         Raises:
             StateMismatch: naming the first difference that is not allowed.
