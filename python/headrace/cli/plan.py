@@ -50,6 +50,7 @@ def run(urls: list[str], *, packing: Packing, order: Order, storage_option: list
         schedule={0: order.batch},
         epochs=None,
         pad=False,
+        exclude=None,
     )
     run, position = packed_run.start(dataset, given, order.world, 0, None)
     workers = default_workers()

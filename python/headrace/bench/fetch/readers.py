@@ -45,6 +45,7 @@ def own(url: str) -> Callable[[], int]:
         schedule={0: BATCH},
         epochs=None,
         pad=False,
+        exclude=None,
     )
     run, position = packed_run.start(dataset.pack(SEQ_LEN, column=COLUMN), given, 1, 0, None)
     return lambda: _core.fetch(
