@@ -50,7 +50,8 @@ pub enum Exhausted {
 #[derive(Debug, Clone)]
 pub struct Mixture {
     lanes: u64,
-    /// Where each lane begins on the circle.
+    /// The place of each lane among N places, and where on the circle it begins.
+    places: Arc<[u64]>,
     starts: Arc<[u64]>,
     /// Aligned blocks of so many lanes lie at equal distances.
     even: Vec<u64>,
@@ -69,6 +70,17 @@ pub struct Mixture {
 struct Stretch {
     phase: Phase,
     bounds: Vec<u64>,
+}
+
+/// A source that has an end, while it is found out when that comes.
+#[derive(Debug)]
+struct Limited {
+    source: usize,
+    /// The rows that each of its lanes has from where the last source left.
+    rows: Vec<u64>,
+    /// How many of them are given before the round `counted`.
+    taken: Vec<u64>,
+    counted: Option<u64>,
 }
 
 /// Weights as whole points of the circle, which they sum to: each rounded down, and the points that are left given to
@@ -118,18 +130,19 @@ impl Mixture {
         }
         let mut words = Draws::new(seed, Purpose::Mixture, 0, 0, 0);
         let offset = (u64::from(words.word()) | u64::from(words.word()) << 32) % POINTS;
-        let start = |lane| {
-            let place = if together { 0 } else { u128::from(spread(lane, lanes)) * u128::from(POINTS) };
-            ((place / u128::from(lanes)) as u64 + offset) % POINTS
+        let places: Arc<[u64]> = (0..lanes).map(|lane| if together { 0 } else { spread(lane, lanes) }).collect();
+        let start = |&place: &u64| {
+            let point = u128::from(place) * u128::from(POINTS) / u128::from(lanes);
+            (point as u64 + offset) % POINTS
         };
-        let starts = (0..lanes).map(start).collect();
+        let starts = places.iter().map(start).collect();
         let mut even = vec![1];
         even.extend(bases(lanes).into_iter().scan(1, |size, base| {
             *size *= base;
             Some(*size)
         }));
         let stretches = phases.into_iter().map(Stretch::new).collect::<Result<_>>()?;
-        Ok(Self { lanes, starts, even, offset, together, source_lanes, stretches, end: None })
+        Ok(Self { lanes, places, starts, even, offset, together, source_lanes, stretches, end: None })
     }
 
     /// N.
@@ -213,17 +226,23 @@ impl Mixture {
 
     /// How many rows a lane of a source has given before a round.
     pub fn given(&self, source: usize, source_lane: u64, round: u64) -> u64 {
+        self.given_since(0, source, source_lane, round)
+    }
+
+    /// The same from a stretch on.
+    fn given_since(&self, stretch: usize, source: usize, source_lane: u64, round: u64) -> u64 {
         let takers = self.takers(source, source_lane);
         let lanes = takers.end - takers.start;
         if self.together || !self.even.contains(&lanes) {
-            return takers.map(|lane| self.taken(source, lane..lane + 1, round)).sum();
+            return takers.map(|lane| self.taken(stretch, source, lane..lane + 1, round)).sum();
         }
-        self.taken(source, takers, round)
+        self.taken(stretch, source, takers, round)
     }
 
-    /// How many rows lanes that lie evenly on the circle have taken from a source before a round.
-    fn taken(&self, source: usize, lanes: Range<u64>, round: u64) -> u64 {
-        let before = self.stretches.iter().enumerate().take_while(|(_, stretch)| stretch.phase.round < round);
+    /// How many rows lanes that lie evenly on the circle have taken from a source, from a stretch on and before a round.
+    fn taken(&self, stretch: usize, source: usize, lanes: Range<u64>, round: u64) -> u64 {
+        let later = self.stretches.iter().enumerate().skip(stretch);
+        let before = later.take_while(|(_, stretch)| stretch.phase.round < round);
         let taken = before.map(|(at, stretch)| {
             let until = self.until(at).min(round);
             let (rounds, every) = (until - stretch.phase.round, stretch.phase.every);
@@ -245,20 +264,25 @@ impl Mixture {
             return 0;
         }
         let (m, points) = (u128::from(lanes.end - lanes.start), u128::from(POINTS));
-        let place = if self.together { 0 } else { u128::from(spread(lanes.start, self.lanes)) };
+        let place = u128::from(self.places[lanes.start as usize]);
         let first = m * place * points / u128::from(self.lanes) + m * u128::from(stretch.point(self.offset, 0));
-        let sum =
-            |bound: u64| floor_sum(draws.into(), points, m * u128::from(MOVE), first + m * u128::from(POINTS - bound));
-        (sum(own.start) - sum(own.end)) as u64
+        // Whole circles of a move are the same in both sums.
+        let step = (m * u128::from(MOVE) % points) as u64;
+        let sum = |bound: u64| {
+            let begin = first + m * u128::from(POINTS - bound);
+            let circles = draws.wrapping_mul((begin / points) as u64);
+            circles.wrapping_add(floor_sum(draws, POINTS, step, (begin % points) as u64))
+        };
+        sum(own.start).wrapping_sub(sum(own.end))
     }
 
     /// How many rows a source has given before a round.
     fn total(&self, source: usize, round: u64) -> u64 {
         // All lanes lie evenly, and together they do as one does.
         if self.together {
-            return self.taken(source, 0..1, round) * self.lanes;
+            return self.taken(0, source, 0..1, round) * self.lanes;
         }
-        self.taken(source, 0..self.lanes, round)
+        self.taken(0, source, 0..self.lanes, round)
     }
 
     /// Whether a source gives a row in a round or later.
@@ -283,48 +307,82 @@ impl Mixture {
     /// # Errors
     /// [`Error::Argument`] if there are too many rows to be counted.
     pub fn limit(&mut self, limits: &[Option<u64>], exhausted: Exhausted) -> Result<()> {
-        let mut left: Vec<(usize, u64)> =
-            limits.iter().enumerate().filter_map(|(source, &rows)| Some((source, rows?))).collect();
+        let limited = limits.iter().enumerate().filter_map(|(source, &rows)| Some((source, rows?)));
+        let mut left: Vec<Limited> =
+            limited.map(|(source, rows)| Limited::new(source, rows, self.source_lanes[source])).collect();
         let mut from = 0;
-        while let Some((round, source)) = self.first_short(&left, from) {
+        while let Some((round, source)) = self.first_short(&mut left, from) {
             if exhausted == Exhausted::Stop {
                 self.end = Some(round);
                 return Ok(());
             }
+            left.retain(|other| other.source != source);
+            let stretch = self.stretch_of(from);
+            for other in &mut left {
+                self.count(other, stretch, round);
+                other.rows.iter_mut().zip(&other.taken).for_each(|(rows, taken)| *rows -= taken);
+                other.counted = None;
+            }
             self.leave(source, round)?;
-            left.retain(|&(other, _)| other != source);
             from = round;
         }
         Ok(())
     }
 
-    /// The first round from `from` on in which a source is short of a row, and the first such source.
-    fn first_short(&self, limits: &[(usize, u64)], from: u64) -> Option<(u64, usize)> {
+    /// The first round from `from` on, with which a stretch begins, in which a source is short of a row, and the first
+    /// such source.
+    fn first_short(&self, limited: &mut [Limited], from: u64) -> Option<(u64, usize)> {
+        // Those that end first come first: then of most others one round is looked at, and counted for good.
+        let stretch = self.stretch_of(from);
+        limited.sort_by_cached_key(|one| one.expected(&self.stretches[stretch]));
+        let end = self.end.unwrap_or(MOST_ROUNDS);
+        if end <= from {
+            return None;
+        }
         let mut found: Option<(u64, usize)> = None;
-        for &(source, rows) in limits {
-            let most = found.map_or(self.end.unwrap_or(MOST_ROUNDS), |(round, _)| round);
-            if most <= from || !self.is_short(source, rows, most - 1) {
-                continue;
+        for one in limited {
+            let most = found.map_or(end, |(round, _)| round);
+            self.count(one, stretch, most);
+            if one.is_short(|_| 0) {
+                found = Some((self.short_round(one, stretch, from..most), one.source));
+            } else if found.is_some_and(|(_, source)| one.source < source)
+                && one.is_short(|lane| self.takes(one.source, most, self.takers(one.source, lane)).count() as u64)
+            {
+                // Of two that are short in the same round the first one counts.
+                found = Some((most, one.source));
             }
-            // From one short round on all are.
-            let (mut low, mut high) = (from, from + 1);
-            while high < most && !self.is_short(source, rows, high - 1) {
-                (low, high) = (high, from + (high - from) * 2);
-            }
-            high = high.min(most) - 1;
-            while low < high {
-                let middle = low + (high - low) / 2;
-                if self.is_short(source, rows, middle) { high = middle } else { low = middle + 1 }
-            }
-            found = Some((high, source));
         }
         found
     }
 
-    /// Whether a lane of a source with `rows` rows has too few for all that was taken up to a round's end.
-    fn is_short(&self, source: usize, rows: u64, round: u64) -> bool {
-        let lanes = self.source_lanes[source];
-        (0..lanes).any(|lane| self.given(source, lane, round + 1) > (rows + lanes - 1 - lane) / lanes)
+    /// The first of some rounds in which a source is short of a row; in the last one it is.
+    fn short_round(&self, one: &Limited, stretch: usize, rounds: Range<u64>) -> u64 {
+        // From one short round on all are.
+        let (mut low, mut high) = (rounds.start, rounds.start + 1);
+        while high < rounds.end && !self.is_short(one, stretch, high - 1) {
+            (low, high) = (high, rounds.start + (high - rounds.start) * 2);
+        }
+        high = high.min(rounds.end) - 1;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.is_short(one, stretch, middle) { high = middle } else { low = middle + 1 }
+        }
+        low
+    }
+
+    /// Whether a lane of a source has too few rows for all that is taken from a stretch on and up to a round's end.
+    fn is_short(&self, one: &Limited, stretch: usize, round: u64) -> bool {
+        let mut lanes = one.rows.iter().enumerate();
+        lanes.any(|(lane, &rows)| self.given_since(stretch, one.source, lane as u64, round + 1) > rows)
+    }
+
+    /// Counts what the lanes of a source give from a stretch on and before a round, unless that was done.
+    fn count(&self, one: &mut Limited, stretch: usize, round: u64) {
+        if one.counted != Some(round) {
+            let lanes = 0..self.source_lanes[one.source];
+            one.taken = lanes.map(|lane| self.given_since(stretch, one.source, lane, round)).collect();
+            one.counted = Some(round);
+        }
     }
 
     /// Goes on without a source from a round on, up to where no other has a weight.
@@ -363,6 +421,27 @@ impl Mixture {
     }
 }
 
+impl Limited {
+    fn new(source: usize, rows: u64, lanes: u64) -> Self {
+        let rows = (0..lanes).map(|lane| (rows + lanes - 1 - lane) / lanes).collect();
+        Self { source, rows, taken: Vec::new(), counted: None }
+    }
+
+    /// Whether a lane has too few rows for those that were counted, and some more of each lane.
+    fn is_short(&self, more: impl Fn(u64) -> u64) -> bool {
+        let mut lanes = self.rows.iter().zip(&self.taken).zip(0..);
+        lanes.any(|((&rows, &taken), lane)| taken + more(lane) > rows)
+    }
+
+    /// After how much of a stretch it is about at its end.
+    fn expected(&self, stretch: &Stretch) -> u128 {
+        let share = stretch.bounds[self.source + 1] - stretch.bounds[self.source];
+        let fewest = self.rows.iter().min().copied().unwrap_or(0);
+        let each = u128::from(POINTS) * self.rows.len() as u128;
+        (u128::from(fewest) * each).checked_div(share.into()).unwrap_or(u128::MAX)
+    }
+}
+
 impl Stretch {
     fn new(phase: Phase) -> Result<Self> {
         let shares = shares(&phase.weights)?;
@@ -384,24 +463,32 @@ impl Stretch {
     }
 }
 
-/// The sum of floor((a * t + b) / m) for t from 0 to n - 1: by Euclid's algorithm in O(log m).
-fn floor_sum(mut n: u128, mut m: u128, mut a: u128, mut b: u128) -> u128 {
-    let mut sum = 0;
+/// The sum of floor((a * t + b) / m) for t from 0 to n - 1, modulo 2^64: by Euclid's algorithm in O(log m).
+fn floor_sum(mut n: u64, mut m: u64, mut a: u64, mut b: u64) -> u64 {
+    let mut sum = 0_u64;
     loop {
-        if a >= m {
-            sum += n * n.saturating_sub(1) / 2 * (a / m);
-            a %= m;
-        }
-        if b >= m {
-            sum += n * (b / m);
-            b %= m;
-        }
-        let most = a * n + b;
-        if most < m {
-            return sum;
-        }
-        (n, b) = (most / m, most % m);
+        let pairs = if n.is_multiple_of(2) { (n / 2).wrapping_mul(n.wrapping_sub(1)) } else { (n / 2).wrapping_mul(n) };
+        let (whole_a, whole_b);
+        (whole_a, a) = divided(a, m);
+        (whole_b, b) = divided(b, m);
+        sum = sum.wrapping_add(pairs.wrapping_mul(whole_a)).wrapping_add(n.wrapping_mul(whole_b));
+        let most = u128::from(a) * u128::from(n) + u128::from(b);
+        // Numbers of 64 bits, which all are soon, are divided several times as fast.
+        (n, b) = match u64::try_from(most) {
+            Ok(most) if most < m => return sum,
+            Ok(most) => (most / m, most % m),
+            Err(_) => ((most / u128::from(m)) as u64, (most % u128::from(m)) as u64),
+        };
         (m, a) = (a, m);
+    }
+}
+
+/// Quotient and remainder. By the golden ratio most quotients are 0 or 1, for which nothing is divided.
+fn divided(number: u64, by: u64) -> (u64, u64) {
+    match number.checked_sub(by) {
+        None => (0, number),
+        Some(rest) if rest < by => (1, rest),
+        Some(_) => (number / by, number % by),
     }
 }
 
@@ -541,7 +628,9 @@ mod tests {
 
         #[test]
         fn sources_end_where_a_lane_is_short(
-            weights in prop::collection::vec(0.05..1.0_f64, 3), later in prop::collection::vec(0.05..1.0_f64, 3),
+            weights in prop::collection::vec(0.05..1.0_f64, 3),
+            later in prop::collection::vec(prop_oneof![4 => 0.05..1.0_f64, 1 => Just(0.0)], 3)
+                .prop_filter("one is positive", |all| all.iter().any(|&one| one > 0.0)),
             rows in prop::collection::vec(prop::option::of(0_u64..60), 3), change in 1_u64..20, seed: u64, stop: bool,
         ) {
             let own = vec![6, 3, 1];
@@ -559,7 +648,7 @@ mod tests {
                     let weights = if round < change { &weights } else { &later };
                     let left: Vec<f64> =
                         weights.iter().zip(&gone).map(|(&weight, &gone)| if gone { 0.0 } else { weight }).collect();
-                    if gone.iter().all(|&gone| gone) {
+                    if left.iter().all(|&weight| weight == 0.0) {
                         end = Some(round);
                         break 'rounds;
                     }
@@ -594,8 +683,12 @@ mod tests {
         }
 
         #[test]
-        fn sums_agree_with_adding(n in 0_u128..60, m in 1_u128..50, a in 0_u128..200, b in 0_u128..200) {
-            prop_assert_eq!(floor_sum(n, m, a, b), (0..n).map(|t| (a * t + b) / m).sum::<u128>());
+        fn sums_agree_with_adding(
+            n in 0_u64..60, m in prop_oneof![1_u64..50, POINTS..=POINTS], a: u64, b: u64, small: bool,
+        ) {
+            let (a, b) = if small { (a % 200, b % 200) } else { (a, b) };
+            let parts = (0..u128::from(n)).map(|t| (u128::from(a) * t + u128::from(b)) / u128::from(m));
+            prop_assert_eq!(floor_sum(n, m, a, b), parts.sum::<u128>() as u64);
         }
     }
 
