@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import threading
 import time
 from itertools import islice
@@ -129,6 +130,25 @@ def test_nothing_left_is_an_error_and_not_a_hang() -> None:
             next(iter(loader_of(data, 2)))
     with pytest.raises(ValueError, match="the dataset has no samples"):
         loader_of(made_up([0]).map(begin).pack(8), 2)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_lane_that_comes_to_few_items_says_so(shuffle: bool) -> None:
+    data = made_up([4]).map(begin).filter(lambda sample: sample["id"] > 0).pack(8)
+    with pytest.raises(hr.DataError) as raised:
+        next(iter(loader_of(data, 8, shuffle=shuffle)))
+    first, *more = str(raised.value).splitlines()
+    assert re.match(
+        r"lane \d: nothing is left of its items from number 0 on, .* dropped by map\(begin\), filter\(", first
+    )
+    assert more == [
+        "of the 4 items it comes to 1 only, again and again: 0",
+        "hint: with fewer lanes than 8 (lanes=) a lane comes to more of them",
+    ]
+    assert next(iter(loader_of(data, 8, shuffle=shuffle, lanes=1)))["tokens"].shape == (8, 8)
+    mixed = hr.mix({"none": (made_up([4]).map(begin).pack(8), 0), "small": (data, 1)})
+    with pytest.raises(hr.DataError, match=r"source 'small', lane \d: nothing is left of its items from number 0 on"):
+        next(iter(loader_of(mixed, 8, shuffle=shuffle)))
 
 
 def test_filters_may_drop_nearly_all() -> None:

@@ -1,14 +1,17 @@
 """Mixtures of samples that end: sources that stop the mixture, or leave it, at the same row on all ranks."""
 
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
 from datasets import CorpusWriter, numbered
+from headrace import _core
 from headrace.testing import check_resume
 from lane_mixtures import expected, lines, loaders, mixed, one_each, packed, plain, rows_of, steps
 
@@ -217,3 +220,27 @@ def test_the_order_of_an_end_does_not_depend_on_its_folder(tmp_path: Path) -> No
 def _made(folder: Path) -> Path:
     folder.mkdir()
     return folder
+
+
+def test_where_three_hundred_sources_leave_is_soon_known() -> None:
+    count, lanes = 300, 64
+    limits = [2000 + number * 104_729 % 2000 for number in range(count)]
+    begin = time.monotonic()
+    mixture = _core.Mixture(
+        seed=3,
+        lanes=lanes,
+        together=False,
+        source_lanes=[lanes] * count,
+        phases=[(0, 0, 1, [1.0 + number * 7919 % 101 / 30 for number in range(count)])],
+        limits=limits,
+        stop=False,
+    )
+    # It takes about half a second; counted anew for each source it would take minutes.
+    assert time.monotonic() - begin < 20
+    assert mixture.rows is not None
+    sources = np.frombuffer(memoryview(mixture.sources(0, mixture.rows)), dtype=np.uint32).reshape(-1, lanes)
+    given = np.stack([np.bincount(sources[:, lane], minlength=count) for lane in range(lanes)], axis=1)
+    assert mixture.counts(mixture.rows) == given.sum(axis=1).tolist()
+    # Each source leaves where the first of its lanes has no row left.
+    left = -((np.arange(lanes) - np.array(limits)[:, None]) // lanes) - given
+    assert left.min(axis=1).tolist() == [0] * count

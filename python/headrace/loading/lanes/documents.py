@@ -46,6 +46,7 @@ from .marks import check_mark, first_mark, item_of, mark_from, mark_state
 from .packers import Mark, Packer, Part, first_item, packer_of
 from .sizing import Sizing
 from .source import Column, LanePlan, LaneResources, LaneSource, Layout, Maker, Record, Rows, Setup
+from .starving import starved
 
 __all__ = ["DocumentPlan", "layout_of"]
 
@@ -77,13 +78,22 @@ class DocumentPlan(LanePlan):
         pipeline: what makes rows.
         setup: of the run.
         changes: that the run's state tells of.
+        name: of the source in a mixture, for errors; None outside of one.
 
     Raises:
         ValueError: if there is no item.
         StateMismatch: if the changes are not of such a run.
     """
 
-    def __init__(self, pipeline: DocumentPipeline, setup: Setup, changes: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self,
+        pipeline: DocumentPipeline,
+        setup: Setup,
+        changes: Sequence[Mapping[str, Any]] = (),
+        *,
+        name: str | None = None,
+    ) -> None:
+        self.name = name
         self.masks: Masks | None = None
         if setup.exclusion is not None:
             base, masks = setup.exclusion.applied(pipeline.base)
@@ -339,11 +349,16 @@ class _DocumentSource(LaneSource):
         return document
 
     def _starved(self, lane: int) -> DataError:
-        begin, steps = first_item(self._useful[lane]), self._plan.stages()
-        return DataError(
-            f"lane {self._numbers[lane]}: nothing is left of its items from number {begin} on, through "
-            f"{self._patience} of them: all are empty, too long, or dropped"
-            + (f" by {', '.join(steps)}" if steps else "")
+        begin, plan = first_item(self._useful[lane]), self._plan
+        return starved(
+            self._items.positions(lane, list(range(begin, begin + self._patience))),
+            name=plan.name,
+            lane=self._numbers[lane],
+            begin=begin,
+            items=plan.items,
+            lanes=plan.setup.lanes,
+            window=plan.window,
+            steps=plan.stages(),
         )
 
     # Work

@@ -300,7 +300,7 @@ def _part(dataset: MixDataset, name: str, setup: Setup) -> _Part:
             limit=0,
             fixed=fixed | {"sources": [origin.summary() for origin in documents.base.origins]},
         )
-    plan = DocumentPlan(documents, replace(setup, epochs=passes))
+    plan = DocumentPlan(documents, replace(setup, epochs=passes), name=name)
     limit = None if passes is None else passes * plan.items
     if limit is not None and setup.skips:
         raise ValueError(
