@@ -224,7 +224,7 @@ def _made(folder: Path) -> Path:
 
 def test_where_three_hundred_sources_leave_is_soon_known() -> None:
     count, lanes = 300, 64
-    limits = [2000 + number * 104_729 % 2000 for number in range(count)]
+    rows = [2000 + number * 104_729 % 2000 for number in range(count)]
     begin = time.monotonic()
     mixture = _core.Mixture(
         seed=3,
@@ -232,7 +232,7 @@ def test_where_three_hundred_sources_leave_is_soon_known() -> None:
         together=False,
         source_lanes=[lanes] * count,
         phases=[(0, 0, 1, [1.0 + number * 7919 % 101 / 30 for number in range(count)])],
-        limits=limits,
+        limits=[*rows],
         stop=False,
     )
     # It takes about half a second; counted anew for each source it would take minutes.
@@ -242,5 +242,5 @@ def test_where_three_hundred_sources_leave_is_soon_known() -> None:
     given = np.stack([np.bincount(sources[:, lane], minlength=count) for lane in range(lanes)], axis=1)
     assert mixture.counts(mixture.rows) == given.sum(axis=1).tolist()
     # Each source leaves where the first of its lanes has no row left.
-    left = -((np.arange(lanes) - np.array(limits)[:, None]) // lanes) - given
+    left = -((np.arange(lanes) - np.array(rows)[:, None]) // lanes) - given
     assert left.min(axis=1).tolist() == [0] * count
