@@ -66,6 +66,8 @@ def rows_of(batches: Any) -> list[list[int]]:
         ({"batch_size": 4, "memory": "99999999999TiB"}, ValueError, "memory"),
         ({"batch_size": 4, "timeout": -1}, ValueError, "timeout.*-1"),
         ({"batch_size": 4, "timeout": float("nan")}, ValueError, "timeout.*nan"),
+        ({"batch_size": 4, "timeout": 1e30}, ValueError, r"timeout must .* at most, got 1e\+30"),
+        ({"batch_size": 4, "timeout": 10**400}, ValueError, "timeout must .* at most, got 1000"),
         ({"batch_size": 4, "timeout": "5"}, TypeError, "timeout.*'5'"),
         ({"batch_size": 4, "timeout": None}, TypeError, "timeout.*None"),
         ({"batch_size": 4, "num_workers": -1}, ValueError, "num_workers.*-1"),

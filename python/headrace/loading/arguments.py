@@ -1,8 +1,8 @@
 """The arguments of a loader as they were given, before a driver makes sense of them."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from threading import TIMEOUT_MAX
 from typing import Any, Final, Literal, SupportsIndex
 
 from headrace._units import as_int
@@ -63,8 +63,10 @@ class Arguments:
             )
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"timeout must be a number of seconds, got {self.timeout!r}")
-        if not 0 <= self.timeout < math.inf:
-            raise ValueError(f"timeout must be 0 or a positive number of seconds, got {self.timeout!r}")
+        if not 0 <= self.timeout <= TIMEOUT_MAX:
+            raise ValueError(
+                f"timeout must be 0 or a positive number of seconds, {TIMEOUT_MAX:.0f} at most, got {self.timeout!r}"
+            )
         if self.shuffle is not None and not isinstance(self.shuffle, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"shuffle must be True, False or None, got {self.shuffle!r}")
         for name, value, choices in (
