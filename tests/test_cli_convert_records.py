@@ -11,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import headrace
+import prepare_functions as functions
+from full_disk import largest_file
 from headrace.cli import app
 from headrace.prepare import record_copying
 
@@ -179,3 +181,25 @@ def test_samples_with_an_empty_list_each_are_not_kept(tmp_path: Path, monkeypatc
         else:
             assert "tokens" in run(tmp_path / "a.jsonl", folder, "--format", "documents").output
     assert 0 < Counted.most < 10
+
+
+def test_hints_are_for_those_who_gave_the_command(tmp_path: Path, parquet: Path) -> None:
+    how = ["--format", "documents", "--dtype", "uint16"]
+    folder = tmp_path / "d"
+    with headrace.DocumentWriter(folder, "uint16") as writer:
+        done = run(parquet, folder, *how, "--mode", "append")
+        assert (done.exit_code, "another writer is at it\nhint: wait until it is closed" in done.stderr) == (2, True)
+        with pytest.raises(headrace.StoreError, match="another writer is at it\nhint: give each writer a part="):
+            headrace.DocumentWriter(folder, "uint16", mode="append")
+        writer.write([1])
+    done = run(parquet, folder, *how)
+    assert "hint: --mode append adds to what is there, --mode overwrite replaces it" in done.stderr
+    with largest_file(1000):
+        done = run(parquet, tmp_path / "small", *how, "--chunk-bytes", "900")
+    assert "File too large\nhint: once there is room, the same call goes on behind what was finished" in done.stderr
+    assert convert(parquet, tmp_path / "small", *how, "--chunk-bytes", "900")["samples"] == len(headrace.open(parquet))
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ValueError, match="no 3"):
+        headrace.optimize(functions.fails, range(9), tmp_path / "none", num_workers=0, verbose=False)
+    done = run(parquet, tmp_path / "none", "--format", "mds", "--workers", 0)
+    assert "hint: call it as before to go on with it; --no-resume forgets what it did" in done.stderr

@@ -3,13 +3,11 @@
 import gc
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from full_disk import largest_file
 from headrace.errors import DataError, StoreError
 
 FIELDS = [("tokens", "<u2"), ("weight", "<f4"), ("place", "<i8", (2,))]
@@ -372,17 +371,6 @@ def test_damage_is_named(tmp_path):
     ends.write_bytes(np.frombuffer(ends.read_bytes(), "<i8")[::-1].tobytes())
     with pytest.raises(DataError, match=r"expected ends of documents that increase"):
         list(hr.open(folder))
-
-
-@contextmanager
-def largest_file(size: int):
-    """No file may become larger, which is what a full disk comes to."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_what_cannot_be_written_is_taken_back_and_nothing_else(tmp_path):

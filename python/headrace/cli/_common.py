@@ -1,6 +1,7 @@
 """What the commands share: opening, errors as one message, tables, JSON."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ def clean(name: str, command: Callable[..., int], *arguments: Any, **options: An
     try:
         code = command(*arguments, **options)
     except (headrace.HeadraceError, ValueError, ImportError) as error:
-        print(f"headrace {name}: {error}", file=sys.stderr)
+        print(f"headrace {name}: {_as_options(str(error))}", file=sys.stderr)
         code = 2
     except MemoryError as error:
         # Python's own says nothing, NumPy's says how much was asked for.
@@ -74,6 +75,22 @@ def clean(name: str, command: Callable[..., int], *arguments: Any, **options: An
         code = 2
     if code:
         raise typer.Exit(code)
+
+
+def _as_options(message: str) -> str:
+    """A message whose hints name options where they named arguments of functions."""
+    what, sign, hints = message.partition("\nhint:")
+    for argument, option in _OPTIONS:
+        hints = argument.sub(option, hints)
+    return what + sign + hints
+
+
+_OPTIONS = (
+    (re.compile(r'\bmode="(append|overwrite)"'), r"--mode \1"),
+    (re.compile(r"\bresume=False\b"), "--no-resume"),
+    (re.compile(r"\bnum_workers=([0-9]+)"), r"--workers \1"),
+)
+"""Arguments that messages of preparing name, and the options of its commands that they are."""
 
 
 def storage_options(pairs: Iterable[str] | None, name: str = "--storage-option") -> dict[str, str]:

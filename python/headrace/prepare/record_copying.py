@@ -3,15 +3,15 @@
 import dataclasses
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
 from headrace._units import parse_bytes
-from headrace.errors import DataError
+from headrace.errors import DataError, StoreError
 from headrace.records import StreamDataset
 from headrace.samples.dataset import SampleDataset
 
@@ -211,7 +211,8 @@ def _copied(copy: _Copy, output: Output, part: int, meter: Meter) -> list[Entry]
             count = 1 if copy.whole else writer.records - before
             meter.add(count, count, (writer.records - before) * copy.record.itemsize, "")
             before = writer.records
-        writer.close()
+        with _going_on():
+            writer.close()
     except BaseException:
         writer.abandon()
         if not index.exists():
@@ -257,18 +258,29 @@ def _first(dataset: SampleDataset, columns: Sequence[str] | None) -> dict[str, A
 def _write(copy: _Copy, writer: DocumentWriter | StreamWriter, number: int, sample: Mapping[str, Any]) -> None:
     try:
         values = {name: _filled(sample[name]) for name in copy.columns}
-        if isinstance(writer, DocumentWriter):
-            writer.write(values, {name: sample[name] for name in copy.kept})
-            return
-        writer.write(values)
-        if copy.whole:
-            writer.end_document()
+        with _going_on():
+            if isinstance(writer, DocumentWriter):
+                writer.write(values, {name: sample[name] for name in copy.kept})
+                return
+            writer.write(values)
+            if copy.whole:
+                writer.end_document()
     except (TypeError, ValueError, KeyError) as error:
         text = f"expected {error} as in the first sample, found none" if isinstance(error, KeyError) else str(error)
         place = (
             f"sample {number} ({copy.dataset.place(number)})" if copy.whole else f"record {writer.records} or behind"
         )
         raise DataError(f"{copy.dataset.url}: {place}: {text}") from None
+
+
+@contextmanager
+def _going_on() -> Generator[None]:
+    """For what a writer does: its hints are for those that have one."""
+    try:
+        yield
+    except StoreError as error:
+        what = str(error).partition("\nhint:")[0]
+        raise StoreError(f"{what}\nhint: once there is room, the same call goes on behind what was finished") from None
 
 
 def _filled(value: Any) -> Any:

@@ -28,7 +28,7 @@ def hold_parts(folder: Path, held: ExitStack) -> None:
     names = {f".lock-{path.name}" for path in [folder / INDEX, *parts_of(folder)]}
     names |= {path.name for path in folder.glob(".lock-part-*.json")}
     for name in sorted(names):
-        held.callback(unlock, lock(folder, name), folder / name)
+        held.callback(unlock, lock(folder, name, "wait until it is closed"), folder / name)
 
 
 def whole_of(folder: Path, parts: Sequence[Path]) -> tuple[list[tuple[str, int | None, int | None]], dict[str, Any]]:

@@ -296,8 +296,13 @@ def unlock(held: int, path: Path) -> None:
         os.close(held)
 
 
-def lock(folder: Path, name: str) -> int:
+def lock(folder: Path, name: str, hint: str) -> int:
     """A lock on a writer's place, held until it is closed.
+
+    Args:
+        folder: of the store.
+        name: of the lock's file there.
+        hint: what to do if another writer has it.
 
     Raises:
         StoreError: if the folder cannot be written to, or another writer has it.
@@ -313,7 +318,7 @@ def lock(folder: Path, name: str) -> int:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(held)
-            raise StoreError(f"{folder}: another writer is at it\nhint: give each writer a part= of its own") from None
+            raise StoreError(f"{folder}: another writer is at it\nhint: {hint}") from None
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(held), path.stat()):
                 return held

@@ -79,7 +79,7 @@ class _Writer:
         self._overwrites = mode == "overwrite"
         self._process = os.getpid()
         self._busy = threading.Lock()
-        self._held = lock(self._folder, f".lock-{self._index}")
+        self._held = lock(self._folder, f".lock-{self._index}", "give each writer a part= of its own")
         try:
             self._expect_alone()
             self._begin(mode)
