@@ -203,11 +203,12 @@ class Run:
             # As many whole epochs as are alike.
             epoch, each = self.order.epoch_of(row), self.steps_in(row, batch)
             change = self.order.change_after(epoch)
-            if not each and change is None:
+            if each:
+                whole = ahead // each if change is None else min(ahead // each, change - epoch)
+            elif change is None:
                 raise ValueError(f"an epoch of {self.size} samples has no step of {batch}")
-            whole = ahead // each if each else self.size
-            if change is not None:
-                whole = min(whole, change - epoch)
+            else:
+                whole = change - epoch
             ahead -= whole * each
             row = self.order.begin_of(epoch + whole)
         return row + ahead * batch
