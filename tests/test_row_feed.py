@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.errors import DataError
+from headrace.loading.row_feed import RowFeed
 
 ITEMS = 397
 
@@ -368,3 +369,47 @@ def test_a_schedule_of_thousands_of_changes_begins_at_once(tmp_path):
             break
     # Where each change looked at all others, it took seconds.
     assert time.thread_time() - begin < 1
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("is_used", [True, False])
+def test_an_epoch_of_less_data_is_not_the_cores(tmp_path: Path, shuffle: bool, is_used: bool) -> None:
+    """Data was added: the epoch in which it was comes from workers, also in a loader that the core worked for."""
+
+    def write(begin: int, end: int) -> None:
+        np.save(tmp_path / f"{begin:04}.npy", np.arange(begin, end, dtype=np.uint16))
+
+    def loader(workers: int = 1) -> hr.DataLoader:
+        data = hr.open(tmp_path, sequence_length=1)
+        return hr.DataLoader(data, global_batch_size=20, shuffle=shuffle, num_workers=workers)
+
+    def rest(batches: Any) -> list[list[int]]:
+        return [batch["tokens"][:, 0].tolist() for batch in batches]
+
+    write(0, 200)
+    old = loader()
+    for _ in range(2):
+        state = next(iter(old)).state
+    wanted = rest(old)
+    write(200, 300)
+    own, fresh = loader(), loader()
+    driver: Any = own._driver
+    if is_used:
+        batches = iter(own)
+        next(batches)
+        assert isinstance(driver._feed, RowFeed)
+    with pytest.warns(UserWarning, match="100 samples were added"):
+        own.load_state_dict(state, strict=False)
+    assert rest(own) == wanted
+    fresh.seek(15)
+    assert rest(own) == rest(fresh)
+    # Behind the last addition the core gathers again.
+    own.seek(10)
+    batches = iter(own)
+    next(batches)
+    assert isinstance(driver._feed, RowFeed)
+    own.seek(2)
+    run, position = driver.here()
+    with pytest.raises(ValueError, match="expected all samples in storage order or permuted"):
+        RowFeed(run, position, driver._workers, driver._workers.stored)
+    assert rest(own) == wanted

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from headrace import _core
-from headrace.samples.order import PermutedOrder
+from headrace.samples.order import Order, PermutedOrder, SequentialOrder
 from headrace.samples.stored import StoredSamples
 
 from . import sample_run as runs
@@ -24,10 +24,22 @@ class RowFeed:
 
     A batch that the core could not gather is made as those of other samples are: that says why, and which sample it is,
     or leaves it out.
+
+    Args:
+        run: in an order that the core knows: see `knows`.
+        position: where it stands.
+        workers: make what the core cannot.
+        stored: the samples.
+
+    Raises:
+        ValueError: if the core does not know its order.
     """
 
     def __init__(self, run: runs.Run, position: runs.Position, workers: Workers, stored: StoredSamples) -> None:
         self.epoch = run.order.epoch_of(position.row)
+        order = run.order.of_epoch(self.epoch)
+        if not self.knows(run.order, self.epoch):
+            raise ValueError(f"expected all samples in storage order or permuted, got {type(order).__name__}")
         self._run, self._position = run, position
         self._stored = stored
         self._make = workers.maker
@@ -36,12 +48,18 @@ class RowFeed:
         resources = workers.resources
         self._core = _core.RowFeed(
             stored.rows,
-            run.order.permutation(self.epoch) if isinstance(run.order, PermutedOrder) else None,
+            order.permutation(self.epoch) if isinstance(order, PermutedOrder) else None,
             list(_stretches(run, position)),
             workers=resources.workers,
             ahead=(resources.prefetch + 1) * max(1, resources.workers),
             memory=resources.memory,
         )
+
+    @staticmethod
+    def knows(order: Order, epoch: int) -> bool:
+        """Whether the core knows an order of its epoch, which is of all samples: not where data was added behind it."""
+        alone = order.of_epoch(epoch)
+        return isinstance(alone, PermutedOrder | SequentialOrder) and alone.size == order.size
 
     def next(self, timeout: float | None) -> tuple[Task, Made, runs.Position]:
         """See `Feed.next`."""
@@ -58,7 +76,7 @@ class RowFeed:
                 raise StopIteration
         else:
             positions = run.positions(rows)
-        task = Task(position.step, self.epoch, position.row, rows, positions, rows)
+        task = Task(position.step, self.epoch, position.row, rows, positions, run.order.drawn(rows))
         after = run.following(position)
         number, self._number, self._position = self._number, self._number + 1, after
         if memory is not None:

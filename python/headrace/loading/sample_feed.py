@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headrace.samples.order import PermutedOrder, SequentialOrder
 from headrace.samples.pipeline import OnError
 from headrace.samples.stored import StoredSamples
 
@@ -57,7 +56,7 @@ class Workers:
         maker: what makes them in threads; its cache is what chunks are read ahead into.
         choice: threads or processes, and why.
         seed: of the random numbers that they give to functions.
-        stored: the samples, if the core's threads can gather them and there is nothing else to do.
+        stored: the samples, if the core's threads can gather them by their numbers and there is nothing else to do.
         pool: the threads that do it, or that wait for the processes.
     """
 
@@ -86,8 +85,7 @@ class Workers:
         self.together = processes is None and self.maker.reads_together
         """Whether several batches are made at once."""
         is_plain = self.together and resources.init is None and self.choice.worker_type == "thread"
-        has_places = isinstance(run.order, PermutedOrder | SequentialOrder)
-        self.stored = StoredSamples.of(run.pipeline) if is_plain and has_places else None
+        self.stored = StoredSamples.of(run.pipeline) if is_plain else None
         make = self.maker.together if self.together else _one_by_one(processes or self.maker)
         if resources.pin_memory:
             make = _pinned(make)

@@ -100,6 +100,11 @@ class Order(ABC):
         del epoch
         return None
 
+    def of_epoch(self, epoch: int) -> "Order":
+        """The order that has the same positions in an epoch, if under other rows: that of its data alone."""
+        del epoch
+        return self
+
     def drawn(self, rows: _Ints) -> _Ints:
         """Rows of one epoch as random numbers for functions count them: in epochs of `size` rows, but of a zip."""
         return rows
@@ -156,6 +161,10 @@ class GrownOrder(Order):
         """See `Order.change_after`."""
         number = bisect_right(self._epochs, epoch)
         return self._epochs[number] if number < len(self._epochs) else None
+
+    def of_epoch(self, epoch: int) -> Order:
+        """See `Order.of_epoch`."""
+        return self._orders[bisect_right(self._epochs, epoch) - 1]
 
     def drawn(self, rows: _Ints) -> _Ints:
         """See `Order.drawn`: the epoch's first row for all of them."""
