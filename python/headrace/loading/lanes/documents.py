@@ -42,7 +42,7 @@ from .buffers import LaneBuffer
 from .comparing import check_same
 from .items import LaneItems
 from .make import DocumentMaker, Group, Made, Run, Skipped, Task
-from .marks import check_mark, first_mark, item_of, mark_from, mark_state
+from .marks import check_mark, first_mark, item_of, mark_from, mark_state, version_of
 from .packers import Mark, Packer, Part, first_item, packer_of
 from .sizing import Sizing
 from .source import Column, LanePlan, LaneResources, LaneSource, Layout, Maker, Record, Rows, Setup
@@ -135,6 +135,7 @@ class DocumentPlan(LanePlan):
             "stages": [[stage.identity() for stage in origin.stages] for origin in base.origins],
             "document_stages": [stage.identity() for stage in self.documents.stages],
             **({"mode": None} if packing is None else packing.identity()),
+            "marks": version_of(self.documents),
         }
 
     def stages(self) -> list[str]:

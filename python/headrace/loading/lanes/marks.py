@@ -15,7 +15,7 @@ from headrace.samples.packing import RowPacking
 
 from .packers import Cursor, Held, Mark
 
-__all__ = ["check_mark", "first_mark", "item_of", "items_used", "mark_from", "mark_state"]
+__all__ = ["check_mark", "first_mark", "item_of", "items_used", "mark_from", "mark_state", "version_of"]
 
 _COUNT = "[1-9][0-9]{0,18}"
 
@@ -51,6 +51,13 @@ class _Run(NamedTuple):
 def first_mark(pipeline: DocumentPipeline) -> Mark:
     """Where a lane begins."""
     return Mark(_nested((0,) * (len(pipeline.levels) + 1)))
+
+
+def version_of(pipeline: DocumentPipeline) -> int:
+    """The version of how its marks are written. Those of version 1 count parts of documents in pad and best_fit, which
+    count tokens in version 2; all others are as they were.
+    """  # noqa: D205
+    return 2 if pipeline.packing is not None and pipeline.packing.mode in ("best_fit", "pad") else 1
 
 
 def mark_state(mark: Mark) -> str:
