@@ -225,6 +225,35 @@ def test_a_rank_reads_ahead_what_its_lanes_lie_in() -> None:
             assert len(in_use) <= len(needed) + 4 < len(window.items)
 
 
+@pytest.mark.parametrize("steps, epoch", [(7, 2), (3, 1)])
+@pytest.mark.parametrize("kind", ORDERS)
+def test_of_additions_with_one_epoch_or_an_earlier_one_the_last_holds(kind: str, steps: int, epoch: int) -> None:
+    """The run was moved back before an addition, and more was added there."""
+    source, order = ORDERS[kind]
+    before = given_by(load(made_up(OLD, **source), 4, seed=3, **order), 8)
+    again = grown(made_up(NEW, **source), before[-1].state)
+    again.seek(steps)
+    again.set_global_batch_size(3)
+    third = grown(made_up(NEWER, **source), again.state_dict())
+    found = [*before[:steps], *given_by(third, 1)]
+    third.set_global_batch_size(2)
+    found += given_by(third, 1)
+    state = found[-1].state
+    changes = [(line["kind"], line["step"]) for line in state["changes"]]
+    assert changes == [("data added", 8), ("data added", steps), ("batch size", steps), ("batch size", steps + 1)]
+    assert [line["after"]["epoch"] for line in state["changes"][:2]] == [2, epoch]
+    fourth = load(made_up(NEWER, **source))
+    fourth.load_state_dict(state)
+    assert fourth.state_dict() == state
+    found += given_by(fourth, 30)
+    old, new = alone(OLD, kind, 1, seed=3), alone(NEWER, kind, 3, seed=3)
+    given = epochs(found)
+    assert max(given) > epoch
+    for number, samples in given.items():
+        wanted = old[number] if number < epoch else new[number]
+        assert samples == (wanted[: len(samples)] if number == max(given) else wanted)
+
+
 # What is no addition
 
 

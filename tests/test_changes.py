@@ -194,7 +194,6 @@ def test_functions_that_were_renamed() -> None:
         ([{"kind": "a", "step": True, "row": 0, "before": None, "after": None}], "'changes' to hold dicts"),
         ([{"kind": "a", "step": 0, "row": -1, "before": None, "after": None}], "'changes' to hold dicts"),
         ([{"kind": "a", "step": 0, "row": 2**64, "before": None, "after": None}], "'changes' to hold dicts"),
-        ([{"kind": "a", "step": n, "row": 0, "before": None, "after": None} for n in (2, 1)], "in the order of their"),
     ],
 )
 def test_changes_that_are_none_are_refused(corpus: Corpus, changes: Any, message: str) -> None:

@@ -1,7 +1,12 @@
-"""Changes of a run that were made on purpose, as its state tells them: a line for each, kept for as long as the run."""
+"""Changes of a run that were made on purpose, as its state tells them: a line for each, kept for as long as the run.
+
+They are in the order in which they were made. A run may have been moved back before a change, so that is not always the
+order of steps; of several that say the same, the last one holds.
+"""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import Any, Final, cast
 
 from .errors import StateMismatch
@@ -40,9 +45,15 @@ def noted(state: Mapping[str, Any], kind: str, before: Any, after: Any, *, row: 
 
 
 def told(changes: Sequence[Mapping[str, Any]], history: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
-    """What a state tells of changes: those that were noted, and the batch sizes of its history."""
+    """What a state tells of changes: those that were noted, in their order, and among them, by their steps, the batch
+    sizes of its history.
+    """  # noqa: D205
     kept = [dict(line) for line in changes if line["kind"] != _BATCH_SIZE]
-    return sorted([*kept, *batch_changes(history)], key=lambda line: line["step"])
+    sizes = batch_changes(history)
+    # Where the run was moved back, the history from there on was made later than what had been noted.
+    noted_at = [*accumulate((line["step"] for line in reversed(kept)), min)][::-1]
+    steps = [*noted_at, *(line["step"] for line in sizes)]
+    return [line for _, line in sorted(zip(steps, [*kept, *sizes], strict=True), key=itemgetter(0))]
 
 
 def batch_changes(history: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
@@ -55,20 +66,16 @@ def batch_changes(history: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
 
 
 def check_changes(changes: Sequence[Any]) -> None:
-    """Refuses what are no lines, or not in order.
+    """Refuses what are no lines.
 
     Raises:
         StateMismatch: naming the first that is not.
     """
-    before = 0
     for found in changes:
         line = cast("dict[str, Any]", found) if isinstance(found, Mapping) else {}
         counts = [line.get("step"), line.get("row")]
         if set(line) != set(_FIELDS) or not isinstance(line["kind"], str) or not all(map(_is_count, counts)):
             raise StateMismatch(f"state: expected 'changes' to hold dicts of {', '.join(_FIELDS)}, found {found!r}")
-        if line["step"] < before:
-            raise StateMismatch(f"state: expected 'changes' in the order of their steps, found {found!r} too late")
-        before = line["step"]
 
 
 def _is_count(value: Any) -> bool:

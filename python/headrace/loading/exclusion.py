@@ -191,10 +191,8 @@ def _known(changes: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, An
                 f"masked, found {change!r}"
             )
         known.append((change["step"], after))
-    # A run may have been moved back before a change, and been changed there.
-    known.sort(key=lambda one: one[1]["documents"])
     counts = [0, *(after["documents"] for _, after in known)]
-    if len(set(counts)) < len(counts) or not all(after["masked"] for _, after in known[1:]):
+    if counts != sorted(set(counts)) or not all(after["masked"] for _, after in known[1:]):
         raise StateMismatch(f"state: expected more and more documents to be excluded, found {counts[1:]}")
     return known
 
