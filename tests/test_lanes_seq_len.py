@@ -162,6 +162,10 @@ def test_sources_of_a_mixture_change_alike(tmp_path: Path, mode: str) -> None:
         parts.append((seq_len, {row: found for step in taken for row, found in step.rows.items()}))
         state = hr.State.merge(taken[-1].parts)
     assert [(one["row"], one["before"], one["after"]) for one in state["changes"]] == [(30, 4, 11), (60, 11, 4)]
+    for source, entry in enumerate(state["sources"]):
+        own = [sum(found[0] == source for found in rows.values()) for _, rows in parts]
+        tokens = sum(count * seq_len for count, (seq_len, _) in zip(own, parts, strict=True))
+        assert entry["given"] == {"rows": sum(own), "tokens": tokens}
     # Which source has which row never depends on how long rows are; each lane of one goes on where it was.
     whole = mixtures.steps(mixtures.loaders(mixture(samples, 4, mode, weights), 1, **run), 15)
     given_rows = {row: found for _, rows in parts for row, found in rows.items()}

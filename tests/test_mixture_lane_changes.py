@@ -228,7 +228,7 @@ def test_other_data_and_other_pipelines_are_refused(samples: dict[str, hr.Sample
     [
         (("pipeline", "weights"), [], "expected weights from round 0 on"),
         (("pipeline", "weights", 0, "points"), [[0, {"huge": 1.0}]], "expected weights from round 0 on"),
-        (("sources", 0), {}, "expected sources with name, limit, pipeline, functions, sources, found {}"),
+        (("sources", 0), {}, "expected sources with name, limit, pipeline, functions, sources, given, found {}"),
         (("sources", 0, "limit"), -1, "expected 'limit' of source 'many' to be 0 or more, found -1"),
         (("sources", 0, "name"), "few", "expected sources of different names"),
         (

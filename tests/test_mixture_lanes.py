@@ -150,3 +150,32 @@ def test_parts_with_the_name_of_the_sources_are_refused(samples: dict[str, hr.Sa
 
 def _named(sample: dict[str, Any]) -> dict[str, Any]:
     return {"source": sample["id"]}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("world", [1, 2])
+def test_states_and_stats_say_what_each_source_gave(
+    samples: dict[str, hr.SampleDataset], kind: str, world: int
+) -> None:
+    dataset = mixed(samples, WEIGHTS, kind)
+    ranks = loaders(dataset, world, global_batch_size=6)
+    rows = dict.fromkeys(WEIGHTS, 0)
+    wanted: dict[str, dict[str, int]] = {}
+    parts: list[dict[str, Any]] = []
+    for _ in range(5):
+        [step] = steps(ranks, 1)
+        for source, _ in step.rows.values():
+            rows[dataset.names[source]] += 1
+        tokens = {name: {"tokens": 8 * count} if kind == "rows" else {} for name, count in rows.items()}
+        wanted = {name: {"rows": count} | tokens[name] for name, count in rows.items()}
+        parts = step.parts
+        for part in parts:
+            assert {entry["name"]: entry["given"] for entry in part["sources"]} == wanted
+    for loader in ranks:
+        told = loader.stats()["sources"]
+        for name, given in wanted.items():
+            assert {key: told[name][key] for key in told[name] if key not in ("weight", "epoch")} == given
+    for part in parts:
+        part["sources"][1]["given"]["rows"] += 1
+    with pytest.raises(hr.StateMismatch, match=r"source 'few' has given \{'rows': \d+.*, it says \{'rows': \d+"):
+        loaders(dataset, 1, parts, global_batch_size=6)

@@ -1,13 +1,13 @@
 """Rows that become longer or shorter where a state is loaded: where they may, and what states tell of it."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from headrace._changes import noted
 from headrace.errors import StateMismatch
 
-__all__ = ["length_of", "with_length"]
+__all__ = ["length_of", "lengths_until", "with_length"]
 
 _KIND: Final = "seq_len"
 """Of a state's changes."""
@@ -51,3 +51,16 @@ def with_length(
 def length_of(state: Mapping[str, Any], first: Any) -> Any:
     """How long rows are by a state's changes; `first` if they never were longer or shorter."""
     return next((line["after"] for line in reversed(state["changes"]) if line["kind"] == _KIND), first)
+
+
+def lengths_until(row: int, changes: Sequence[Mapping[str, Any]], last: int) -> list[tuple[int, int, int]]:
+    """How long the first `row` rows of a run are, in stretches: first row, the row after the last one, length.
+
+    Args:
+        row: see above.
+        changes: that the run's state tells of.
+        last: the length after all of them.
+    """
+    own = [line for line in changes if line["kind"] == _KIND]
+    ends = [*(min(line["row"], row) for line in own), row]
+    return list(zip([0, *ends[:-1]], ends, [*(line["before"] for line in own), last], strict=True))

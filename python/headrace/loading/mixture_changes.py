@@ -11,7 +11,7 @@ from headrace.mixing import MixDataset, WeightSchedule
 
 from .mixture_weights import Weighting
 
-__all__ = ["changed", "check_kept", "check_pipeline", "fields", "is_count", "rules"]
+__all__ = ["changed", "check_counts", "check_kept", "check_pipeline", "fields", "is_count", "rules"]
 
 
 def rules(dataset: MixDataset) -> dict[str, Any]:
@@ -61,6 +61,19 @@ def check_kept(dataset: MixDataset, state: Mapping[str, Any], names: Sequence[st
         one, other = dataset.max_epochs.get(name), there["max_epochs"].get(name)
         if one != other and name in dataset.sources:
             raise StateMismatch(f"max_epochs of source {name!r} is {one} here and {other} in the state")
+
+
+def check_counts(state: Mapping[str, Any], progress: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses a state by whose weights sources have given other rows than it says.
+
+    Raises:
+        StateMismatch: naming the first source.
+    """
+    for entry, given in zip(state["sources"], progress, strict=True):
+        if entry["given"] != given:
+            raise StateMismatch(
+                f"state: by its weights source {entry['name']!r} has given {given}, it says {entry['given']}"
+            )
 
 
 def changed(dataset: MixDataset, state: Mapping[str, Any], names: Sequence[str], *, strict: bool) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from headrace.state import ORDER, SCHEMA
 from . import mixture_state as states
 from .counted import Position
 from .exclusion import exclusion_of
-from .mixture_changes import rules
+from .mixture_changes import check_counts, rules
 from .mixture_weights import Weighting, check_enough, largest_shares, phases
 from .packed_exclusion import Masking, masking
 from .packed_run import position_of
@@ -216,7 +216,7 @@ def start(
     masked = masking(exclusion, [part.dataset for part in parts])
     run = _run(dataset, parts, (world_size, rank), weights, fixed, masked, position)
     if state is not None:
-        states.check_counts(state, run.progress(position.row))
+        check_counts(state, run.progress(position.row))
     return run, position
 
 

@@ -12,7 +12,7 @@ from headrace.state import MAX_LANES
 from .mixture_changes import changed, check_kept, check_pipeline, fields, is_count
 from .packed_run import check_source, source
 
-__all__ = ["SOURCE", "adapted", "check_counts", "described"]
+__all__ = ["SOURCE", "adapted", "described"]
 
 SOURCE: Final = ("name", "identity", "content", "files", "row_groups", "rows", "tokens", "weight", "packing")
 """What a state says of a source's data."""
@@ -53,19 +53,6 @@ def adapted(dataset: MixDataset, state: Mapping[str, Any], *, strict: bool) -> d
         state = noted(state, "data moved", {name: saved[name]["identity"] for name in moved}, moved)
     changes = changed(dataset, state, list(saved), strict=strict)
     return changes | {"sources": [*saved.values(), *added]}
-
-
-def check_counts(state: Mapping[str, Any], progress: list[dict[str, Any]]) -> None:
-    """Refuses a state by whose weights sources have given other rows than it says.
-
-    Raises:
-        StateMismatch: naming the first source.
-    """
-    for entry, given in zip(state["sources"], progress, strict=True):
-        if entry["given"] != given:
-            raise StateMismatch(
-                f"state: by its weights source {entry['name']!r} has given {given}, it says {entry['given']}"
-            )
 
 
 def _checked(state: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ Which source a lane's next row is of depends on the number of that row alone (do
 state is that number, and the states of its lanes in the sources.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any, Final, cast
@@ -15,8 +15,8 @@ import numpy.typing as npt
 from headrace import _core
 from headrace._changes import noted
 from headrace.errors import StateMismatch
-from headrace.loading.lengths import length_of, with_length
-from headrace.loading.mixture_changes import changed, check_kept, check_pipeline, is_count, rules
+from headrace.loading.lengths import length_of, lengths_until, with_length
+from headrace.loading.mixture_changes import changed, check_counts, check_kept, check_pipeline, is_count, rules
 from headrace.loading.mixture_changes import fields as fields_of
 from headrace.loading.mixture_weights import Weighting, check_enough, largest_shares, phases
 from headrace.mixing import MixDataset, documents_of, is_empty
@@ -31,7 +31,7 @@ __all__ = ["MixturePlan", "MixturePlanner", "check_alike"]
 
 _Ints = npt.NDArray[np.int64]
 
-_SAVED: Final = ("name", "limit", "pipeline", "functions", "sources")
+_SAVED: Final = ("name", "limit", "pipeline", "functions", "sources", "given")
 """What a state says of a source."""
 
 
@@ -89,7 +89,7 @@ class MixturePlanner(Planner):
 def _checked_name(found: object) -> str:
     """The name of a source of a state, if its form is right."""
     entry = fields_of(found)
-    kinds: tuple[type[Any], ...] = (str, object, dict, list, list)
+    kinds: tuple[type[Any], ...] = (str, object, dict, list, list, dict)
     if set(entry) != set(_SAVED) or not all(map(isinstance, map(entry.get, _SAVED), kinds)):
         raise StateMismatch(f"state: expected sources with {', '.join(_SAVED)}, found {found!r}")
     if entry["limit"] is not None and not is_count(entry["limit"], 0):
@@ -202,7 +202,10 @@ class MixturePlan(LanePlan):
         if renamed:
             now = {part.name: part.fixed["functions"] for part in self.parts if part.name in renamed}
             state = noted(state, "functions", renamed, now)
-        return self._with_length(state, strict=strict)
+        state = self._with_length(state, strict=strict)
+        old = [entry for entry in state["sources"] if "given" in entry]
+        check_counts({"sources": old}, self.given(state["position"], state["changes"])[: len(old)])
+        return state
 
     def _with_length(self, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
         """A state as the beginning of a run with rows as they are here, which all sources have alike.
@@ -268,16 +271,28 @@ class MixturePlan(LanePlan):
             if part.plan is not None and one is not None:
                 part.plan.check_state(lane, one)
 
-    def progress(self, row: int, states: Callable[[], Mapping[int, Any]]) -> dict[str, Any]:
-        """See `LanePlan.progress`: each source's ``rows``, ``weight`` now, and ``epoch``: that of its slowest own lane.
+    def given(self, row: int, changes: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
+        """See `LanePlan.given`: ``rows``, and ``tokens`` where they are packed."""
+        rows = self.core.counts(row)
+        if not self.layout.packed:
+            return [{"rows": count} for count in rows]
+        tokens = np.zeros(len(rows), dtype=np.int64)
+        for begin, end, length in lengths_until(row, changes, self.layout.seq_len):
+            tokens += np.subtract(self.core.counts(end), self.core.counts(begin)) * length
+        return [{"rows": count, "tokens": own} for count, own in zip(rows, tokens.tolist(), strict=True)]
 
-        A source that has no row or was taken out has no epoch.
+    def progress(
+        self, row: int, changes: Sequence[Mapping[str, Any]], states: Callable[[], Mapping[int, Any]]
+    ) -> dict[str, Any]:
+        """See `LanePlan.progress`: what each source gave, its ``weight`` now, and ``epoch``.
+
+        That is the epoch of its slowest own lane; a source that has no row or was taken out has none.
         """
         weights = self.core.weights(row // self.setup.lanes)
         own = states()
         told: dict[str, dict[str, Any]] = {}
-        for number, (part, rows, weight) in enumerate(zip(self.parts, self.core.counts(row), weights, strict=True)):
-            told[part.name] = {"rows": rows, "weight": weight / sum(weights)}
+        for number, (part, given, weight) in enumerate(zip(self.parts, self.given(row, changes), weights, strict=True)):
+            told[part.name] = given | {"weight": weight / sum(weights)}
             if part.plan is not None:
                 told[part.name]["epoch"] = part.plan.epoch(_of(own, number, part.plan.first(0)))
         return {"sources": told}

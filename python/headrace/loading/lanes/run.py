@@ -136,6 +136,9 @@ class LaneRun:
     def state(self, position: Position) -> dict[str, Any]:
         """The state at a position, as plain JSON types: of the own lanes."""
         states = position.places.states()
+        sources: list[dict[str, Any]] = self.fixed["sources"]
+        if given := self.plan.given(position.row, self.fixed["changes"]):
+            sources = [entry | {"given": one} for entry, one in zip(sources, given, strict=True)]
         history = [list(segment) for segment in position.steps.segments if segment[0] <= position.step]
         return dict(self.fixed) | {
             "step": position.step,
@@ -144,6 +147,7 @@ class LaneRun:
             "skipped": [list(steps) for steps in position.skipped],
             "changes": told(self.fixed["changes"], history),
             "part": len(states) < self.lanes,
+            "sources": sources,
             "lane_states": {str(lane): state for lane, state in states.items()},
         }
 
