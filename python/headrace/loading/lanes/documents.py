@@ -358,7 +358,7 @@ class _DocumentSource(LaneSource):
             begin=begin,
             items=plan.items,
             lanes=plan.setup.lanes,
-            window=plan.window,
+            window=plan.order.window,
             steps=plan.stages(),
         )
 
