@@ -219,6 +219,9 @@ def test_numbers_of_sources_are_those_of_the_mixtures_names(parts: dict[str, Cor
     for step, batch in zip(whole[2:], loader, strict=False):
         wanted = [source for source, _ in step.rows.values()]
         assert [names.index(turned.names[number]) for number in batch["source"]] == wanted
+        # Nor does a batch look there for where its rows come from.
+        batch["source"][:] = 0
+        assert batch.sources() == loader.sources(batch.step, 0)
 
 
 def test_a_source_cannot_leave_in_the_middle_of_a_round(parts: dict[str, Corpus]) -> None:

@@ -222,7 +222,7 @@ pub(super) fn finish(pack: &PackSpec, job: Job, done: &mut impl Iterator<Item = 
     add(ArrayKind::DocumentIds, whole(ids).map(Numbers::I32));
     add(ArrayKind::PositionIds, whole(positions).map(Numbers::I32));
     add(ArrayKind::LossMask, whole(masks).map(Numbers::U8));
-    let mut batch = Batch { step, epoch, rows, arrays, max_seqlen: None, spans, span_ends };
+    let mut batch = Batch { step, epoch, rows, arrays, max_seqlen: None, spans, span_ends, owners: Vec::new() };
     if pack.boundaries {
         let sources = (0..batch.rows.len()).map(|row| batch.sources(row));
         let (lengths, longest) = cu_seqlens(sources, pack.seq_len as usize);

@@ -66,6 +66,8 @@ pub struct Batch {
     pub spans: Vec<Span>,
     /// How many of `spans` lie before the end of each row.
     pub span_ends: Vec<u32>,
+    /// Of a mixture: the source that each row is of. `arrays` have it too, but whoever gets those may write to them.
+    pub owners: Vec<u32>,
 }
 
 impl Batch {
@@ -77,11 +79,7 @@ impl Batch {
 
     /// The number of the source that a row is of; 0 but in a mixture.
     pub fn source(&self, row: usize) -> usize {
-        let array = self.arrays.iter().find(|array| array.kind == ArrayKind::Source);
-        match array.map(|array| &array.numbers) {
-            Some(Numbers::I32(sources)) => sources.get(row).map_or(0, |&source| source as usize),
-            _ => 0,
-        }
+        self.owners.get(row).map_or(0, |&source| source as usize)
     }
 
     /// The same batch with a mask in which the tokens of some documents are 0, whatever was masked before; `documents`

@@ -151,6 +151,7 @@ impl Board {
         let rows = rank_rows(self.lanes, steps.row_of(step), steps.batch_of(step), *world, *rank);
         let job = Job { step, epoch: 0, rows, places: Vec::new() };
         let mut batch = finish(&self.pack, job, &mut making.written.into_iter().flatten())?;
+        batch.owners = making.sources[..batch.rows.len()].iter().map(|&source| source as u32).collect();
         let numbers = Numbers::I32(making.sources.freeze(batch.rows.len()));
         batch.arrays.push(Array { kind: ArrayKind::Source, numbers, width: None });
         Ok(batch)
