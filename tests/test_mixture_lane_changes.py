@@ -85,6 +85,30 @@ def test_a_source_may_come_and_go(samples: dict[str, hr.SampleDataset], kind: st
     assert rows_of(third) == wanted[108:]
 
 
+@pytest.mark.parametrize("ends, exhausted", [({"few": 1}, "repeat"), ({"few": 3}, "drop"), ({"few": 3}, "stop")])
+def test_a_source_that_went_keeps_its_max_epochs(
+    samples: dict[str, hr.SampleDataset], ends: dict[str, int], exhausted: Any
+) -> None:
+    names = ["many", "middle", "few"]
+    some, all_of = ({name: WEIGHTS[name] for name in chosen} for chosen in (names[:2], names))
+    both: dict[str, Any] = {"on_exhausted": exhausted}
+    state = whole_of(mixed(samples, all_of, max_epochs=ends, **both), 2, global_batch_size=4)[-1].parts
+    [without] = changed(mixed(samples, some, **both), state, "'few' is only in the state")
+    state = steps([without], 1)[-1].parts
+    assert state[0]["pipeline"]["max_epochs"] == ends
+    [again] = loaders(mixed(samples, some, **both), 1, state)
+    assert again.state_dict() == state[0]
+    for other in ({}, {"few": 2}):
+        with pytest.raises(hr.StateMismatch, match=f"max_epochs of source 'few' is {other.get('few')} here and"):
+            loaders(mixed(samples, all_of, max_epochs=other, **both), 1)[0].load_state_dict(state, strict=False)
+    [back] = changed(mixed(samples, all_of, max_epochs=ends, **both), state, "source 'few' was taken out before")
+    taken = steps([back], 2)
+    by_number = {begin: [*list(WEIGHTS.values())[:2], weight] for begin, weight in ((0, 1.5), (2, 0.0), (3, 1.5))}
+    limits = [one["limit"] for one in taken[-1].parts[0]["sources"]]
+    wanted = expected([samples[name] for name in names], "samples", by_number, 20, seed=1, lanes=4, limits=limits)
+    assert rows_of(taken) == wanted[12:]
+
+
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_any_changes_at_any_rounds_are_those_of_the_page(

@@ -106,6 +106,8 @@ def damaged(state: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[st
         (("pipeline",), {}, "expected a pipeline of"),
         (("pipeline", "mode"), "concat", "mode is 'mixture' here and 'concat' in the state"),
         (("pipeline", "max_epochs"), [], "expected a pipeline of"),
+        (("pipeline", "max_epochs"), {"huge": 1}, "expected max_epochs of its sources, 1 or more, found 'huge': 1"),
+        (("pipeline", "max_epochs"), {"large": 0}, "expected max_epochs of its sources, 1 or more, found 'large': 0"),
         (("sources", 0, "packing"), {}, "mode of source 'large' is 'concat' here and None in the state"),
         (("sources", 0, "packing"), [], "expected sources with"),
         (("pipeline", "weights"), [], "expected weights from round 0 on"),
@@ -208,7 +210,43 @@ def test_steps_with_rows_of_a_source_that_went_are_refused(parts: dict[str, Corp
     with pytest.raises(ValueError, match=f"{message}\nhint: go to step 4 or a later one"):
         next(iter(loader))
     loader.seek(4)
-    assert next(iter(loader)).step == 4
+    batch = next(iter(loader))
+    assert batch.step == 4
+    # Weights that changed later, and another source that comes, are no matter.
+    [later] = changed(
+        mixed(parts, fewer | {"middle": 1.0}), batch.state, "from row 60 on: source 'middle' is only here"
+    )
+    later.seek(2)
+    with pytest.raises(ValueError, match=f"{message}\nhint: go to step 4 or a later one"):
+        next(iter(later))
+    later.seek(4)
+    assert next(iter(later))["tokens"].tolist() == batch["tokens"].tolist()
+
+
+@pytest.mark.parametrize("ends", [{"middle": 1}, {"middle": 3}])
+@pytest.mark.parametrize("exhausted", ["repeat", "drop"])
+def test_a_source_that_went_keeps_its_max_epochs(
+    parts: dict[str, Corpus], ends: dict[str, int], exhausted: Any
+) -> None:
+    names = ["large", "middle", "tiny documents"]
+    some, all_of = ({name: WEIGHTS[name] for name in chosen} for chosen in (names[::2], names))
+    both: dict[str, Any] = {"on_exhausted": exhausted}
+    first = mixed(parts, all_of, max_epochs=ends, **both)
+    state = steps(loaders(first, 1, global_batch_size=6, seed=1), 3)[-1].state
+    [without] = changed(mixed(parts, some, **both), state, "'middle' is only in the state")
+    state = next(iter(without)).state
+    assert state["pipeline"]["max_epochs"] == ends
+    [again] = loaders(mixed(parts, some, **both), 1, state)
+    assert again.state_dict() == state
+    for other in ({}, {"middle": 2}):
+        [loader] = loaders(mixed(parts, all_of, max_epochs=other, **both), 1)
+        with pytest.raises(hr.StateMismatch, match=f"max_epochs of source 'middle' is {other.get('middle')} here and"):
+            loader.load_state_dict(state, strict=False)
+    [back] = changed(first, state, "source 'middle' was taken out before")
+    [step] = steps([back], 1)
+    given = [next(one for one in now["sources"] if one["name"] == "middle") for now in (state, step.state)]
+    assert given[0]["limit"] == given[1]["limit"]
+    assert given[0]["given"]["rows"] <= given[1]["given"]["rows"]
 
 
 def test_numbers_of_sources_are_those_of_the_mixtures_names(parts: dict[str, Corpus]) -> None:

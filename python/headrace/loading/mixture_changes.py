@@ -14,13 +14,19 @@ from .mixture_weights import Weighting
 __all__ = ["changed", "check_counts", "check_kept", "check_pipeline", "fields", "is_count", "rules"]
 
 
-def rules(dataset: MixDataset) -> dict[str, Any]:
-    """What beside the weights decides which row comes when, and what it holds."""
+def rules(dataset: MixDataset, state: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What beside the weights decides which row comes when, and what it holds.
+
+    Args:
+        dataset: what is mixed.
+        state: that the run goes on from, by `check_kept`: it says the same of sources that were taken out.
+    """
+    before = {} if state is None else state["pipeline"]["max_epochs"]
     return {
         "mode": "mixture",
         "on_exhausted": dataset.on_exhausted,
         "per_batch": dataset.per_batch,
-        "max_epochs": dict(dataset.max_epochs),
+        "max_epochs": {**before, **dataset.max_epochs},
     }
 
 
@@ -40,6 +46,9 @@ def check_pipeline(found: object, names: Sequence[str]) -> None:
         raise StateMismatch(f"state: expected a pipeline of {', '.join(sorted(wanted))}, found {there!r}")
     if not names or len(set(names)) < len(names):
         raise StateMismatch(f"state: expected sources of different names, found {names}")
+    for name, passes in there["max_epochs"].items():
+        if name not in names or not is_count(passes, 1):
+            raise StateMismatch(f"state: expected max_epochs of its sources, 1 or more, found {name!r}: {passes!r}")
     before = -1
     for entry in _items(there["weights"]) or [None]:
         if not _is_weighting(entry, set(names)) or not _follows(entry["round"], before):
@@ -53,7 +62,7 @@ def check_kept(dataset: MixDataset, state: Mapping[str, Any], names: Sequence[st
     Raises:
         StateMismatch: naming the first difference.
     """
-    here, there = rules(dataset), state["pipeline"]
+    here, there = rules(dataset, None), state["pipeline"]
     for key in ("mode", "on_exhausted", "per_batch"):
         if here[key] != there[key]:
             raise StateMismatch(f"{key} is {here[key]!r} here and {there[key]!r} in the state")
@@ -90,7 +99,7 @@ def changed(dataset: MixDataset, state: Mapping[str, Any], names: Sequence[str],
     """
     weights = list(state["pipeline"]["weights"])
     last = Weighting.load(weights[-1])
-    current = set(next(iter(last.schedule.points.values())))
+    current = last.names
     gone = [name for name in names if name in current - set(dataset.names)]
     differences: list[str] = []
     for name in dataset.names:
@@ -122,7 +131,7 @@ def changed(dataset: MixDataset, state: Mapping[str, Any], names: Sequence[str],
         else:
             state = noted(state, "weights", weights[-1], weighting, row=row)
         weights = [*(entry for entry in weights if entry["round"] < first), weighting]
-    return dict(state) | {"pipeline": rules(dataset) | {"weights": weights}}
+    return dict(state) | {"pipeline": rules(dataset, state) | {"weights": weights}}
 
 
 def fields(value: object) -> dict[str, Any]:

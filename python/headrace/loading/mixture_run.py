@@ -1,5 +1,6 @@
 """From arguments and a loaded state to a run over a mixture: whose row comes when, and where it stands."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import gcd
@@ -129,14 +130,10 @@ class Run:
         )
 
     def _check_there(self, position: Position) -> None:
-        # Those that were taken out have no weight from there on.
-        since = self.weights[-1].round * self.lanes
-        gone = [number for number, part in enumerate(self.parts) if part.dataset is None]
-        if not gone or position.row >= since:
-            return
-        before, whole = self.core.counts(position.row), self.core.counts(since)
-        for number in gone:
-            if before[number] < whole[number]:
+        # Of several that were taken out the last one says from where on there is none of their rows.
+        gone = ((self._taken_out(part.name), number) for number, part in enumerate(self.parts) if part.dataset is None)
+        for since, number in sorted(gone, reverse=True):
+            if position.row < since and self.core.counts(position.row)[number] < self.core.counts(since)[number]:
                 name, step = self.parts[number].name, position.steps.whole(since)
                 step += position.steps.row_of(step) < since
                 raise ValueError(
@@ -144,6 +141,11 @@ class Run:
                     f"mixture before row {since}\nhint: go to step {step} or a later one, or to earlier ones with a "
                     "loader that has the source"
                 )
+
+    def _taken_out(self, name: str) -> int:
+        """The row before which a source was taken out for the last time: it has no weight from there on."""
+        without = itertools.takewhile(lambda one: name not in one.names, reversed(self.weights))
+        return [weighting.round for weighting in without][-1] * self.lanes
 
     def given(self, row: int) -> tuple[int, ...]:
         """How many of the first `row` rows each source gave."""
@@ -172,7 +174,7 @@ class Run:
             for part, given in zip(self.parts, self.progress(position.row), strict=True)
         ]
         weights = [weighting.state() for weighting in self.weights]
-        pipeline = rules(self.dataset) | {"weights": weights}
+        pipeline = self.fixed["pipeline"] | {"weights": weights}
         return dict(self.fixed) | position.state(self.fixed["changes"]) | {"pipeline": pipeline, "sources": sources}
 
 
@@ -197,6 +199,7 @@ def start(
         "schema": SCHEMA,
         "order": ORDER,
         "kind": "mixture",
+        "pipeline": rules(dataset, state),
         "seed": seed,
         "shuffle": shuffle,
         "changes": changes,

@@ -20,6 +20,11 @@ class Weighting:
     round: int
     schedule: WeightSchedule
 
+    @property
+    def names(self) -> set[str]:
+        """Of the sources that the mixture has then."""
+        return set(next(iter(self.schedule.points.values())))
+
     def state(self) -> dict[str, Any]:
         """Plain JSON types."""
         schedule = self.schedule

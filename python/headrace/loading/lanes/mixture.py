@@ -162,6 +162,7 @@ class MixturePlan(LanePlan):
             if state is None
             else [Weighting.load(entry) for entry in state["pipeline"]["weights"]]
         )
+        self._rules = rules(dataset, state)
         self._shares = [share / 2**48 for share in largest_shares(self._weights[-1], names)]
         together = dataset.per_batch
         self.core = _core.Mixture(
@@ -183,7 +184,7 @@ class MixturePlan(LanePlan):
 
     def pipeline(self) -> dict[str, Any]:
         """See `LanePlan.pipeline`."""
-        return rules(self.dataset) | {"weights": [weighting.state() for weighting in self._weights]}
+        return self._rules | {"weights": [weighting.state() for weighting in self._weights]}
 
     def sources(self) -> list[dict[str, Any]]:
         """See `LanePlan.sources`: those that were taken out included."""
