@@ -372,6 +372,64 @@ def test_a_list_grows_at_its_end_from_restart_to_restart(stored: hr.SampleDatase
     moved.load_state_dict(hr.State.from_bytes(hr.State.to_bytes(moved.state_dict())))
 
 
+def lane_streams(batches: Sequence[Any], seq_len: int, lanes: int) -> dict[int, list[int]]:
+    """The tokens of each lane's rows, one after another, an overlap's once."""
+    streams: dict[int, list[int]] = {lane: [] for lane in range(lanes)}
+    for batch in batches:
+        for row, tokens in zip(batch.rows.tolist(), batch["tokens"].tolist(), strict=True):
+            streams[row % lanes] += tokens[:seq_len]
+    return streams
+
+
+def test_documents_stay_left_out_and_masked_where_rows_become_longer(corpus: Corpus) -> None:
+    def loader(seq_len: int, exclude: Sequence[str]) -> hr.DataLoader:
+        data = corpus.open(**PACKING | {"seq_len": seq_len, "overlap": 1})
+        return loader_of(data, exclude, lanes=3, seed=5)
+
+    def changed(state: Any, seq_len: int, exclude: Sequence[str], warned: list[str]) -> hr.DataLoader:
+        one = loader(seq_len, exclude)
+        with pytest.warns(UserWarning, match="^headrace: ") as caught:
+            one.load_state_dict(state, strict=False)
+        texts = " | ".join(str(told.message) for told in caught)
+        assert len(caught) == len(warned)
+        assert all(part in texts for part in warned), texts
+        assert {told.filename for told in caught} == {__file__}
+        return one
+
+    every = list(dict.fromkeys(part.id for batch in take_batches(loader(8, []), 30) for part in flat(batch)))
+    out, masked, more = every[::4], every[1::4], every[2::4]
+    begun = take_batches(loader(8, out), 4)
+    state = begun[-1].state
+    longer = changed(state, 20, out, ["seq_len changes from 8 to 20"])
+    base = take_batches(longer, 7)
+    streams = lane_streams(begun, 8, 3)
+    for lane, tokens in lane_streams(base, 20, 3).items():
+        streams[lane] += tokens
+    never_changed = lane_streams(take_batches(loader(4, out), (4 * 8 + 7 * 20) // 4), 4, 3)
+    assert streams == never_changed
+    given_documents = {part.id for batch in begun + base for part in flat(batch)}
+    assert not given_documents & set(out)
+    assert given_documents & set(masked)
+
+    # Others are masked from the change on, and still others where rows become shorter again.
+    one = changed(state, 20, out + masked, ["seq_len changes from 8 to 20", "masked from step 4"])
+    middle = take_batches(one, 7)
+    for batch, plain in zip(middle, base, strict=True):
+        equal_but_for_masks(batch, plain)
+        assert np.array_equal(batch["loss_mask"], mask_of(batch, masked))
+    assert any(not batch["loss_mask"].all() for batch in middle)
+    same = changed(middle[-1].state, 5, out + masked, ["seq_len changes from 20 to 5"])
+    grown = changed(middle[-1].state, 5, out + masked + more, ["seq_len changes from 20 to 5", "masked from step 11"])
+    for after, names in ((same, masked), (grown, masked + more)):
+        rest = take_batches(after, 6)
+        for batch in rest:
+            assert np.array_equal(batch["loss_mask"], mask_of(batch, names))
+        resumed = loader(5, out + names)
+        resumed.load_state_dict(json.loads(json.dumps(rest[2].state)))
+        for batch, before in zip(take_batches(resumed, 3), rest[3:], strict=True):
+            assert all(np.array_equal(batch[name], before[name]) for name in before)
+
+
 @pytest.mark.parametrize("pipeline", ["counted", "concat", "samples"])
 def test_other_documents_than_the_states_are_refused(stored: hr.SampleDataset, pipeline: str) -> None:
     data = stored.select(["n"]) if pipeline == "samples" else PIPELINES[pipeline](stored)

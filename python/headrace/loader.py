@@ -335,8 +335,8 @@ class DataLoader:
                 enough for the rank that saved it, on as many ranks as then.
             strict: False allows data that was moved or renamed without a change of content, other weights and sources
                 of mixtures, functions of dynamic pipelines that have other names, samples or items that were added
-                behind those of the state, further documents to exclude, and another ``seq_len`` of dynamic pipelines
-                where a round of all lanes begins, with a warning. The state tells of it from then on (``changes``).
+                behind those of the state, further documents to exclude, and another ``seq_len`` where a round of all
+                lanes begins, with a warning. The state tells of it from then on (``changes``).
 
         Raises:
             StateMismatch: if the state is damaged or of another run; it names the first difference.

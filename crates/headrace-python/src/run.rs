@@ -20,7 +20,7 @@ pub(crate) struct Run(pub(crate) Arc<engine::Run>);
 impl Run {
     #[new]
     #[pyo3(signature = (index, column, *, seed, shuffle, lanes, window, seq_len, overlap, bos_id, eos_id, boundaries,
-                        wide, pad_id, epochs, pad))]
+                        wide, pad_id, epochs, pad, changes = vec![]))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of one call from loader.py")]
     fn new(
         index: &Index,
@@ -38,13 +38,14 @@ impl Run {
         pad_id: i32,
         epochs: Option<u64>,
         pad: bool,
+        changes: Vec<(u64, u64)>,
     ) -> PyResult<Self> {
         let (index, column) = index.column(column)?;
         let spec = OrderSpec { seed, shuffle, lanes, window };
         let specials = Specials { bos: bos_id, eos: eos_id };
         let pack = PackSpec { seq_len, overlap, specials, boundaries, wide, pad_id };
         let remainder = if pad { Remainder::Pad } else { Remainder::Drop };
-        let run = engine::Run::new(index, column, spec, pack, epochs, remainder);
+        let run = engine::Run::new(index, column, spec, pack, &changes, epochs, remainder);
         run.map(|run| Self(Arc::new(run))).map_err(to_python)
     }
 
@@ -69,6 +70,11 @@ impl Run {
     /// Tokens that the first `rows` rows of a finite run leave out; None for a run without end.
     fn left_out(&self, rows: u64) -> Option<u64> {
         self.0.rows().left_out(rows)
+    }
+
+    /// Tokens of the first `rows` rows, an overlap's once.
+    fn tokens_before(&self, rows: u64) -> u64 {
+        self.0.rows().tokens_before(rows)
     }
 
     /// Raises ValueError if a row is beyond counting.

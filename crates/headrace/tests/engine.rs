@@ -38,6 +38,11 @@ fn write(path: &Path, documents: std::ops::Range<i32>, row_group: usize) {
 }
 
 fn run(folder: &Path, shuffle: bool, lanes: u64) -> Result<Arc<Run>> {
+    changed(folder, shuffle, lanes, &[])
+}
+
+/// The same, with rows of other lengths from some on.
+fn changed(folder: &Path, shuffle: bool, lanes: u64, changes: &[(u64, u64)]) -> Result<Arc<Run>> {
     let cancel = Cancel::new();
     let options = OpenOptions { cache_dir: Some(folder.join("_cache")), ..OpenOptions::default() };
     let url = folder.to_str().unwrap().to_owned();
@@ -47,7 +52,7 @@ fn run(folder: &Path, shuffle: bool, lanes: u64) -> Result<Arc<Run>> {
     let spec = OrderSpec { seed: 1, shuffle, lanes, window: 3 };
     let specials = Specials { bos: None, eos: Some(-1) };
     let pack = PackSpec { seq_len: 5, overlap: 0, specials, boundaries: true, wide: false, pad_id: 0 };
-    Run::new(Arc::new(index), column, spec, pack, Some(2), Remainder::Drop).map(Arc::new)
+    Run::new(Arc::new(index), column, spec, pack, changes, Some(2), Remainder::Drop).map(Arc::new)
 }
 
 fn options(folder: &Path, batch: u64) -> Options {
@@ -205,6 +210,50 @@ fn contents(engine: &Engine) -> Result<Vec<Content>> {
     }
 }
 
+/// The tokens of each lane's rows, one after another.
+fn streams(batches: &[Content], lanes: u64) -> Vec<Vec<i64>> {
+    let mut streams = vec![Vec::new(); lanes as usize];
+    for (_, _, rows, arrays, ..) in batches {
+        let tokens = &arrays[0];
+        for (row, tokens) in rows.iter().zip(tokens.chunks(tokens.len() / rows.len())) {
+            streams[(row % lanes) as usize].extend(tokens);
+        }
+    }
+    streams
+}
+
+#[test]
+fn rows_of_another_length_go_on_with_the_next_token() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("a.parquet"), 0..300, 16);
+    for (shuffle, lanes) in [(true, 3), (false, 1)] {
+        let whole = run(folder.path(), shuffle, lanes).unwrap();
+        let whole = streams(&contents(&Engine::start(whole, options(folder.path(), lanes)).unwrap()).unwrap(), lanes);
+        let changes = [(2 * lanes, 9), (5 * lanes, 3)];
+        let run = changed(folder.path(), shuffle, lanes, &changes).unwrap();
+        let from = |start| Options { start, ..options(folder.path(), lanes) };
+        let found = contents(&Engine::start(Arc::clone(&run), from(5)).unwrap()).unwrap();
+        for (found, whole) in streams(&found, lanes).iter().zip(&whole) {
+            let begin = 2 * 5 + 3 * 9;
+            // At the end there may be less than a row of five.
+            let both = found.len().min(whole.len() - begin);
+            assert!(both > 100 && found.len() - both < 5);
+            assert_eq!(found[..both], whole[begin..begin + both]);
+        }
+        // Where a row of before came from is told.
+        for (step, length) in [(1, 5), (2, 9), (4, 9), (5, 3)] {
+            let rows = sources(Arc::clone(&run), from(step), &Cancel::new()).unwrap();
+            let tokens = |row: &Vec<Span>| row.iter().map(|span| span.positions).sum::<u32>();
+            assert!(rows.iter().all(|row| tokens(row) == length), "step {step}");
+        }
+        // Batches of two lengths do not follow each other.
+        let refused = Engine::start(run, from(4)).map(|_| ()).unwrap_err().to_string();
+        assert!(refused.contains(&format!("row {}", 5 * lanes)), "{refused}");
+    }
+    let refused = changed(folder.path(), true, 3, &[(4, 9)]).unwrap_err().to_string();
+    assert!(refused.contains("row 4 is in the middle of a round of 3 rows"), "{refused}");
+}
+
 /// Data and a run over it, small enough for many of them.
 #[derive(Debug, Clone)]
 struct Case {
@@ -302,7 +351,7 @@ impl Case {
         let spec = OrderSpec { seed: 5, shuffle: true, lanes: self.lanes, window: self.window };
         let Case { seq_len, overlap, specials, is_wide: wide, .. } = *self;
         let pack = PackSpec { seq_len, overlap, specials, boundaries: true, wide, pad_id: -9 };
-        Run::new(Arc::new(index), column, spec, pack, Some(3), self.remainder).ok().map(Arc::new)
+        Run::new(Arc::new(index), column, spec, pack, &[], Some(3), self.remainder).ok().map(Arc::new)
     }
 
     /// The same without some documents, and the same of files that have these as empty ones.

@@ -42,7 +42,7 @@ fn run(folder: &Path, documents: std::ops::Range<i32>, lanes: u64, window: u64) 
     let spec = OrderSpec { seed: 1, shuffle: true, lanes, window };
     let specials = Specials { bos: None, eos: None };
     let pack = PackSpec { seq_len: ROW as u64, overlap: 0, specials, boundaries: false, wide: false, pad_id: 0 };
-    Arc::new(Run::new(Arc::new(index), column, spec, pack, None, Remainder::Drop).unwrap())
+    Arc::new(Run::new(Arc::new(index), column, spec, pack, &[], None, Remainder::Drop).unwrap())
 }
 
 fn options(folder: &Path) -> Options {

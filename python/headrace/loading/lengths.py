@@ -2,12 +2,14 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace._changes import noted
 from headrace.errors import StateMismatch
+from headrace.state import steps_of
 
-__all__ = ["length_of", "lengths_until", "with_length"]
+__all__ = ["Lengths", "length_of", "lengths_until", "with_length"]
 
 _KIND: Final = "seq_len"
 """Of a state's changes."""
@@ -64,3 +66,51 @@ def lengths_until(row: int, changes: Sequence[Mapping[str, Any]], last: int) -> 
     own = [line for line in changes if line["kind"] == _KIND]
     ends = [*(min(line["row"], row) for line in own), row]
     return list(zip([0, *ends[:-1]], ends, [*(line["before"] for line in own), last], strict=True))
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long rows are in a run whose every row is found by arithmetic."""
+
+    first: int
+    """seq_len when the run began."""
+    changes: tuple[tuple[int, int], ...]
+    """From which rows on it is another one, in order."""
+    last: Mapping[str, Any] | None
+    """What the state tells of the last change."""
+
+    @staticmethod
+    def of(state: Mapping[str, Any] | None, seq_len: int) -> "Lengths":
+        """Those of a state whose form was checked, with rows of `seq_len` from there on; of None the beginning.
+
+        Raises:
+            StateMismatch: if its changes do not lead to that length, or lie where none can.
+        """
+        lines = [] if state is None else [line for line in state["changes"] if line["kind"] == _KIND]
+        if state is None or not lines:
+            return Lengths(seq_len, (), None)
+        steps = steps_of(state["history"])
+        length, row = lines[0]["before"], 0
+        for line in lines:
+            after = line["after"]
+            if line["before"] != length or type(length) is not int or type(after) is not int or min(length, after) < 1:
+                raise StateMismatch(f"state: expected a change of seq_len from {length!r} on, found {line!r}")
+            known = line["step"] <= state["step"] and steps.row_of(line["step"]) == line["row"]
+            if line["row"] % state["lanes"] or line["row"] < row or not known:
+                raise StateMismatch(f"state: expected seq_len to change where steps and rounds begin, found {line!r}")
+            length, row = after, line["row"]
+        if length != seq_len:
+            raise StateMismatch(f"state: by its changes seq_len is {length}, its pipeline says {seq_len}")
+        return Lengths(lines[0]["before"], tuple((line["row"], line["after"]) for line in lines), lines[-1])
+
+    def check_seek(self, step: int) -> None:
+        """Refuses to go on at a step whose rows have another length than those to come.
+
+        Raises:
+            ValueError: naming the step of the change.
+        """
+        if self.last is not None and step < self.last["step"]:
+            raise ValueError(
+                f"step {step} lies before step {self.last['step']}, where seq_len changed from {self.last['before']} "
+                f"to {self.last['after']}\nhint: load a state that was saved before; sources() tells of any step"
+            )

@@ -45,7 +45,8 @@ def adapted(dataset: MixDataset, state: Mapping[str, Any], *, strict: bool) -> d
         for key, wanted in data.packing.identity().items():
             if key not in packing or packing[key] != wanted:
                 found = packing.get(key)
-                raise StateMismatch(f"{key} of source {name!r} is {wanted!r} here and {found!r} in the state")
+                hint = "\nhint: rows of a mixture keep their length; begin a new run" if key == "seq_len" else ""
+                raise StateMismatch(f"{key} of source {name!r} is {wanted!r} here and {found!r} in the state{hint}")
         now = source(data)
         if check_source(data, now, saved[name], strict=strict, which=f"source {name!r}"):
             moved[name] = now["identity"]

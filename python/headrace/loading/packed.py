@@ -86,6 +86,11 @@ class PackedDriver(CountedDriver[runs.Given, runs.Run]):
         checked = adapted(self.given.exclude, checked, strict=strict)
         self._resume(runs.adapted(self.kept.of(self.dataset, checked), checked, strict=strict))
 
+    def seek(self, step: int) -> None:
+        """See `Driver.seek`."""
+        self.here()[0].lengths.check_seek(step)
+        super().seek(step)
+
     def set_global_batch_size(self, rows: int) -> None:
         """See `Driver.set_global_batch_size`."""
         run, position = self.here()
@@ -119,7 +124,7 @@ class PackedDriver(CountedDriver[runs.Given, runs.Run]):
             "step": position.step,
             "epoch": self.epoch,
             "position": self.position,
-            "tokens": self.position * self.dataset.packing.seq_len,
+            "tokens": run.core.tokens_before(self.position),
             "lanes": run.lanes,
             "window": run.window,
             "documents_cut": min(1.0, cuts / max(1, self.dataset.rows)),

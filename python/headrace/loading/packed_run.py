@@ -17,6 +17,7 @@ from headrace.state import ORDER, SCHEMA, steps_of
 
 from .counted import Position
 from .exclusion import exclusion_of
+from .lengths import Lengths, with_length
 from .packed_exclusion import Masking, masking
 from .run_arguments import NO_BATCH_SIZE, RunArguments, RunResources, choose
 from .schedule import Skipped, check_divides
@@ -40,6 +41,8 @@ class Run:
     shuffle: bool
     lanes: int
     window: int
+    lengths: Lengths
+    """seq_len, and where it changed."""
     fixed: Mapping[str, Any] = field(repr=False)
     """The part of a state that does not change during a run."""
     masking: Masking | None
@@ -108,6 +111,7 @@ def start(
     lanes = _core.default_lanes(batch, dataset.rows, chunks, window) if shuffle else 1
     lanes = choose("lanes", given.lanes, state, lanes)
     packing = dataset.packing
+    lengths = Lengths.of(state, packing.seq_len)
     core = _core.Run(
         dataset.core,
         packing.column,
@@ -115,7 +119,7 @@ def start(
         shuffle=shuffle,
         lanes=lanes,
         window=window,
-        seq_len=packing.seq_len,
+        seq_len=lengths.first,
         overlap=packing.overlap,
         bos_id=packing.bos_id,
         eos_id=packing.eos_id,
@@ -124,6 +128,7 @@ def start(
         pad_id=packing.pad_id,
         epochs=given.epochs,
         pad=given.pad,
+        changes=list(lengths.changes),
     )
     for batch in position.batches_to_come():
         core.check_enough(batch)
@@ -142,7 +147,7 @@ def start(
         "sources": [source(dataset)],
     }
     masked = masking(exclusion, [dataset])
-    return Run(core, world_size, rank, seed, shuffle, lanes, window, fixed, masked), position
+    return Run(core, world_size, rank, seed, shuffle, lanes, window, lengths, fixed, masked), position
 
 
 def on_other_ranks(
@@ -177,13 +182,14 @@ def source(dataset: PackedDataset) -> dict[str, Any]:
 def adapted(dataset: PackedDataset, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
     """A state whose form was checked, as the beginning of a run over a dataset.
 
-    With `strict` off data may have other paths, of which a warning tells, and the state from there on.
+    With `strict` off data may have other paths, and rows another length where a round of lanes begins. A warning tells
+    of either, and the state from there on.
 
     Raises:
         StateMismatch: naming the first difference that is not allowed.
     """
     for key, wanted in dataset.packing.identity().items():
-        if key not in state["pipeline"] or state["pipeline"][key] != wanted:
+        if key not in state["pipeline"] or (state["pipeline"][key] != wanted and key != "seq_len"):
             raise StateMismatch(f"{key} is {wanted!r} here and {state['pipeline'].get(key)!r} in the state")
     if unknown := set(state["pipeline"]) - set(dataset.packing.identity()):
         raise StateMismatch(f"state: unknown key {sorted(unknown)[0]!r} in its pipeline")
@@ -192,8 +198,9 @@ def adapted(dataset: PackedDataset, state: Mapping[str, Any], *, strict: bool) -
     if not isinstance(there, dict) or set(there) != set(here):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise StateMismatch(f"state: expected one source with {', '.join(here)}, found {state['sources']!r}")
     if check_source(dataset, here, there, strict=strict):
-        return noted(state, "data moved", there["identity"], here["identity"])
-    return dict(state)
+        state = noted(state, "data moved", there["identity"], here["identity"])
+    before = state["pipeline"]["seq_len"]
+    return with_length(state, before, dataset.packing.seq_len, strict=strict, stacklevel=5)
 
 
 def check_source(

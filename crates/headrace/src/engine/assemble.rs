@@ -30,6 +30,13 @@ pub struct Job {
     pub places: Vec<usize>,
 }
 
+impl Job {
+    /// How its rows are packed: all alike.
+    fn pack(&self, run: &Run) -> PackSpec {
+        run.pack(self.rows.first().copied().unwrap_or(0))
+    }
+}
+
 /// A row's places in the batch's memory.
 #[derive(Debug)]
 pub(super) struct RowOut {
@@ -95,10 +102,10 @@ impl Assembler {
     /// Writes batches that follow one another; all windows that their rows touch must be in `windows`.
     pub fn batches(&mut self, pool: &Pool, windows: &Windows, jobs: Vec<Job>) -> Result<Vec<Batch>> {
         let padded = self.run.rows().remainder == Remainder::Pad;
-        let rooms = jobs.iter().map(|job| room(self.run.pack(), padded, &self.shelf, job.rows.len()));
+        let rooms = jobs.iter().map(|job| room(&job.pack(&self.run), padded, &self.shelf, job.rows.len()));
         let rooms = rooms.collect::<Result<_>>()?;
         let mut done = self.rows(pool, windows, &jobs, rooms)?.into_iter();
-        jobs.into_iter().map(|job| finish(self.run.pack(), job, &mut done)).collect()
+        jobs.into_iter().map(|job| finish(&job.pack(&self.run), job, &mut done)).collect()
     }
 
     /// Writes the rows of some jobs to the room for each; they come back in order.
@@ -135,8 +142,8 @@ impl Assembler {
 
     /// Writes all lanes' rows, in parallel where that pays.
     fn write(&self, pool: &Pool, windows: &Windows, lanes: Vec<LaneTask>) -> Result<Vec<LaneDone>> {
-        let rows: usize = lanes.iter().map(|lane| lane.rows.len()).sum();
-        let parts = rows * self.run.rows().row_tokens() as usize / PART_TOKENS;
+        let rows = lanes.iter().flat_map(|lane| &lane.rows);
+        let parts = rows.map(|task| self.run.rows().row_tokens(task.row) as usize).sum::<usize>() / PART_TOKENS;
         if parts < 2 {
             return lanes.into_iter().map(|lane| write_lane(&self.run, windows, lane)).collect();
         }
@@ -246,7 +253,7 @@ fn whole<T: super::memory::Plain>(parts: Vec<SlotMut<T>>) -> Option<super::memor
 /// The lanes that rows are of, and which tokens of the lanes' streams they hold.
 pub fn lane_tokens(run: &Run, rows: &[u64]) -> impl Iterator<Item = (u64, Range<u64>)> {
     rows.iter().map(|&row| {
-        let start = row / run.rows().lanes * run.rows().stride;
+        let start = run.rows().first_token(row);
         (row % run.rows().lanes, start..start + run.rows().tokens_of(row))
     })
 }
@@ -258,7 +265,7 @@ fn write_lane(run: &Run, windows: &Windows, lane: LaneTask) -> Result<LaneDone> 
     let LaneTask { lane, mut cursor, rows } = lane;
     let mut done = Vec::with_capacity(rows.len());
     for RowTask { row, place, mut out } in rows {
-        let start = row / run.rows().lanes * run.rows().stride;
+        let (start, pack) = (run.rows().first_token(row), run.pack(row));
         let mut spans = Vec::new();
         let there = run.rows().tokens_of(row);
         if there > 0 {
@@ -268,8 +275,8 @@ fn write_lane(run: &Run, windows: &Windows, lane: LaneTask) -> Result<LaneDone> 
             }
         }
         match &mut out.tokens {
-            RowTokens::I32(tokens) => write_row(run, windows, cursor.as_mut(), tokens, there as usize, &mut spans)?,
-            RowTokens::I64(tokens) => write_row(run, windows, cursor.as_mut(), tokens, there as usize, &mut spans)?,
+            RowTokens::I32(tokens) => write_row(run, windows, &pack, cursor.as_mut(), (tokens, there), &mut spans)?,
+            RowTokens::I64(tokens) => write_row(run, windows, &pack, cursor.as_mut(), (tokens, there), &mut spans)?,
         }
         if let Some((document_ids, position_ids)) = &mut out.boundaries {
             write_boundaries(&spans, Boundaries { document_ids, position_ids });
@@ -287,15 +294,15 @@ fn write_lane(run: &Run, windows: &Windows, lane: LaneTask) -> Result<LaneDone> 
 fn write_row<T: Token>(
     run: &Run,
     windows: &Windows,
+    pack: &PackSpec,
     cursor: Option<&mut Cursor>,
-    tokens: &mut [T],
-    there: usize,
+    (tokens, there): (&mut [T], u64),
     spans: &mut Vec<Span>,
 ) -> Result<()> {
-    let (body, padding) = tokens.split_at_mut(there);
-    padding.fill(T::from_token(run.pack().pad_id));
+    let (body, padding) = tokens.split_at_mut(there as usize);
+    padding.fill(T::from_token(pack.pad_id));
     let Some(cursor) = cursor.filter(|_| there > 0) else { return Ok(()) };
-    let (own, shared) = body.split_at_mut(there.min(run.pack().seq_len as usize));
+    let (own, shared) = body.split_at_mut(there.min(pack.seq_len) as usize);
     cursor.fill(run, windows, own, spans)?;
     if shared.is_empty() {
         return Ok(());

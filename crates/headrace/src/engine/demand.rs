@@ -116,7 +116,7 @@ impl Demand {
         match &self.drawn {
             Some(drawn) => {
                 let at = drawn.takers.lanes.partition_point(|&own| own < lane);
-                drawn.here.rows.get(at).map_or(0, |given| given * self.run.rows().stride)
+                drawn.here.rows.get(at).map_or(0, |given| self.run.rows().strides.token(*given))
             }
             None => self.run.rows().lane_token(lane, self.options.steps.row_of(self.step)),
         }

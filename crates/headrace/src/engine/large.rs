@@ -50,7 +50,7 @@ fn run(index: &Arc<Index>, lanes: u64, window: u64) -> Run {
     let spec = OrderSpec { seed: 1, shuffle: true, lanes, window };
     let specials = Specials { bos: None, eos: Some(0) };
     let pack = PackSpec { seq_len: 4096, overlap: 0, specials, boundaries: false, wide: false, pad_id: 0 };
-    Run::new(Arc::clone(index), Arc::clone(&index.columns[0]), spec, pack, None, Remainder::Drop).unwrap()
+    Run::new(Arc::clone(index), Arc::clone(&index.columns[0]), spec, pack, &[], None, Remainder::Drop).unwrap()
 }
 
 /// The longest that a rank takes from the index to the plan of its first window.

@@ -152,13 +152,13 @@ fn check(mixture: &Mixture, drawn: &[(usize, &Arc<Run>, f64)]) -> Result<PackSpe
     };
     let shape = |pack: &PackSpec| (pack.seq_len, pack.overlap, pack.boundaries, pack.wide);
     for (source, run, _) in drawn {
-        if shape(run.pack()) != shape(first.pack()) || mixture.source_lanes(*source) != run.rows().lanes {
+        if shape(&run.pack(0)) != shape(&first.pack(0)) || mixture.source_lanes(*source) != run.rows().lanes {
             return Err(Error::Argument(format!(
                 "source {source} of the mixture has other rows or lanes than it says"
             )));
         }
     }
-    Ok(*first.pack())
+    Ok(first.pack(0))
 }
 
 impl Drop for MixedEngine {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use crate::error::{Error, Place, Result};
 use crate::format::parquet::TokenChunk;
 use crate::index::{Index, TokenColumn, UNKNOWN};
-use crate::order::{LaneOrder, OrderSpec, Remainder, Rows};
+use crate::order::{LaneOrder, OrderSpec, Remainder, Rows, Strides};
 use crate::pack::Specials;
 
 /// How documents are packed to rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PackSpec {
-    /// L.
+    /// L, of the first rows of a run that changes it.
     pub seq_len: u64,
     /// o: further tokens in a row that the next row of the lane begins with.
     pub overlap: u64,
@@ -43,15 +43,18 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run over a column of which all counts are known.
+    /// A run over a column of which all counts are known. `changes` are those of L: a row, and the length of that and
+    /// of those behind it; in order.
     ///
     /// # Errors
-    /// [`crate::Error::Argument`] if there is nothing to order or `spec` is out of range.
+    /// [`crate::Error::Argument`] if there is nothing to order, `spec` is out of range, or L changes elsewhere than
+    /// where a round of all lanes begins.
     pub fn new(
         index: Arc<Index>,
         column: Arc<TokenColumn>,
         spec: OrderSpec,
         pack: PackSpec,
+        changes: &[(u64, u64)],
         epochs: Option<u64>,
         remainder: Remainder,
     ) -> Result<Self> {
@@ -70,14 +73,15 @@ impl Run {
             return Err(Error::data(place.at_row_group(group.number), what));
         }
         let order = LaneOrder::new(spec, weights)?;
-        let rows = Rows {
-            lanes: spec.lanes,
-            stride: pack.seq_len,
-            overlap: pack.overlap,
-            total: order.total(),
-            epochs,
-            remainder,
-        };
+        let mut strides = Strides::new(pack.seq_len);
+        for &(row, seq_len) in changes {
+            if row % spec.lanes != 0 {
+                let lanes = spec.lanes;
+                return Err(Error::Argument(format!("row {row} is in the middle of a round of {lanes} rows")));
+            }
+            strides = strides.changed(row / spec.lanes, seq_len)?;
+        }
+        let rows = Rows { lanes: spec.lanes, strides, overlap: pack.overlap, total: order.total(), epochs, remainder };
         rows.check_countable(0)?;
         Ok(Self { index, column, order, rows, pack })
     }
@@ -102,9 +106,9 @@ impl Run {
         &self.rows
     }
 
-    /// How documents are packed.
-    pub fn pack(&self) -> &PackSpec {
-        &self.pack
+    /// How documents are packed to a row, and those next to it.
+    pub fn pack(&self, row: u64) -> PackSpec {
+        PackSpec { seq_len: self.rows.strides.of(row / self.rows.lanes), ..self.pack }
     }
 
     /// What is put around documents.

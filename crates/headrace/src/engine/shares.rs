@@ -45,7 +45,15 @@ impl Shares {
     /// # Errors
     /// [`Error::Memory`] if it is too small for one step.
     pub fn new(runs: &[&Run], options: &Options) -> Result<Self> {
-        let pack = runs.first().map(|run| *run.pack()).ok_or_else(|| Error::Internal("no run".to_owned()))?;
+        let first = options.steps.row_of(options.start);
+        let pack = runs.first().map(|run| run.pack(first)).ok_or_else(|| Error::Internal("no run".to_owned()))?;
+        let changed = runs.iter().map(|run| run.rows().strides.current().1 * run.rows().lanes).max().unwrap_or(0);
+        if first < changed && !options.is_one_step() {
+            let step = options.start;
+            return Err(Error::Argument(format!(
+                "step {step} lies before row {changed}, where rows change their length"
+            )));
+        }
         let rows = options.steps.largest_batch_from(options.start) / options.world;
         let most = i32::MAX as u64;
         if pack.boundaries && rows.saturating_mul(pack.seq_len) > most {

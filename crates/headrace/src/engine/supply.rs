@@ -196,7 +196,7 @@ impl Supply {
         let plans = (self.next..=needed).map(|ordinal| self.plan(ordinal)).collect::<Result<Vec<_>>>()?;
         let chunks = plans.iter().flat_map(|planned| &planned.plan.chunks);
         let tokens: u64 = chunks.map(|chunk| chunk.most_tokens(self.run.column()) as u64).sum();
-        let batch = (job.rows.len() as u64).saturating_mul(self.run.rows().row_tokens());
+        let batch = job.rows.iter().map(|&row| self.run.rows().row_tokens(row)).sum();
         if tokens < PREVIEW_TOKENS || tokens / PREVIEW_TIMES < batch {
             return Ok(None);
         }
@@ -468,7 +468,8 @@ impl Supply {
         let (window, lanes) = (outline.blocks(each), outline.lanes() as u64);
         let rows = self.most_rows.0 + self.most_rows.1 * lanes;
         // What is needed at a time; and lanes begin and end in the middle of a block.
-        let bytes = rows.saturating_mul(self.run.rows().row_tokens()).saturating_mul(size_of::<i32>() as u64);
+        let row = self.run.rows().row_tokens(self.options.steps.row_of(self.options.start));
+        let bytes = rows.saturating_mul(row).saturating_mul(size_of::<i32>() as u64);
         let rest = (bytes / each as u64).saturating_add(2 * lanes).min(window as u64) as usize;
         window.saturating_add(rest.max(window / SLACK_PART as usize))
     }

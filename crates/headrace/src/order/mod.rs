@@ -14,6 +14,7 @@ mod permutation;
 mod ranks;
 mod ring;
 mod rows;
+mod strides;
 
 pub use draws::{Draws, Purpose};
 pub use items::{ItemOrder, WindowItems, default_item_window};
@@ -23,6 +24,7 @@ pub use permutation::Permutation;
 pub use ranks::{LaneSet, rank_lanes, rank_rows, union_lanes};
 pub use ring::Ring;
 pub use rows::{Remainder, Rows};
+pub use strides::Strides;
 
 /// The version of the order: any change of which token stands where is a new one, and a state of another version
 /// is refused.

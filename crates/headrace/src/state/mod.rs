@@ -143,6 +143,7 @@ impl Steps {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::order::Strides;
     use proptest::prelude::*;
 
     proptest! {
@@ -170,7 +171,8 @@ mod tests {
             }
             prop_assert_eq!(&Steps::from_segments(steps.segments().to_vec()).unwrap(), &steps);
             let remainder = if pad { Remainder::Pad } else { Remainder::Drop };
-            let rows = Rows { lanes, stride, overlap, total, epochs: Some(2), remainder };
+            let strides = Strides::new(stride);
+            let rows = Rows { lanes, strides, overlap, total, epochs: Some(2), remainder };
             let count = rows.count().unwrap();
             let end = (0_u64..).find(|&step| {
                 let (start, batch) = (starts[step as usize], sizes[step as usize]);
