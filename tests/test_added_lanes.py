@@ -1,5 +1,6 @@
 """Items that are added in the course of a run over lanes: from the same pass on for all of them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -205,8 +206,11 @@ def test_an_overlap_is_of_the_pass_that_it_was_given_of() -> None:
     unknown = {lane: one.partition(">")[0] for lane, one in state["lane_states"].items()}
     fresh = loader_of(made_up((8, 4)).map(_short).pack(3, overlap=1), 4)
     fresh.load_state_dict(state | {"lane_states": unknown})
-    with pytest.raises(hr.StateMismatch, match="data cannot be added here: lane 0"):
+    with pytest.raises(hr.StateMismatch, match="lane 0 does not tell the document that its overlap is of"):
         again.load_state_dict(state | {"lane_states": unknown}, strict=False)
+    next(iter(fresh))
+    with pytest.warns(UserWarning, match="they are used from epoch 3 on"):
+        again.load_state_dict(fresh.state_dict(), strict=False)
 
 
 def test_what_cannot_be_known_is_refused() -> None:
@@ -219,18 +223,60 @@ def test_what_cannot_be_known_is_refused() -> None:
         loader_of(data[NEW], 12).load_state_dict(loader.state_dict(), strict=False)
     plain = {sizes: dataset_of(sizes, (), CONCAT) for sizes in (OLD, NEW)}
     part = loader_of(plain[OLD], 12, rank=0, world_size=2)
+    with pytest.raises(hr.StateMismatch, match="12 samples were added behind those of the state"):
+        loader_of(plain[NEW], 12, rank=0, world_size=2).load_state_dict(part.state_dict())
     with pytest.raises(hr.StateMismatch, match=r"it is a part(.|\n)*gather_state"):
         loader_of(plain[NEW], 12, rank=0, world_size=2).load_state_dict(part.state_dict(), strict=False)
     state = loader_of(plain[OLD], 12).state_dict()
     with pytest.raises(hr.StateMismatch, match="samples is 18 here and 17 in the state"):
         loader_of(dataset_of((1, *OLD), (), CONCAT), 12).load_state_dict(state, strict=False)
     other = loader_of(dataset_of(NEW, (Step("filter", keep),), CONCAT), 12)
-    with pytest.warns(UserWarning, match="were added"), pytest.raises(hr.StateMismatch, match="stages is"):
-        other.load_state_dict(state, strict=False)
+    with pytest.raises(hr.StateMismatch, match="stages is"):
+        other.load_state_dict(state, strict=False)  # which nothing is warned of
     assert other.step == 0
     broken = state | {"lane_states": dict.fromkeys(state["lane_states"], "x")}
     with pytest.raises(hr.StateMismatch, match="lane 0: expected a document"):
         loader_of(plain[NEW], 12).load_state_dict(broken, strict=False)
+
+
+WITHOUT: dict[str, Callable[[hr.SampleDataset], Any]] = {
+    "samples": lambda data: data.map(begin),
+    "documents": lambda data: data.map(begin).flat_map(cut),
+    "concat": lambda data: data.map(begin).pack(9, overlap=1),
+    "best_fit": lambda data: data.map(begin).flat_map(cut).pack(9, mode="best_fit", lookahead=5),
+}
+
+
+@pytest.mark.parametrize("pipeline", WITHOUT)
+@pytest.mark.parametrize("left_out", [(16,), (0, 7, 9)])
+def test_a_run_that_began_without_documents_goes_on(pipeline: str, left_out: tuple[int, ...]) -> None:
+    """Over the same data, and then over more: as over what is left of either."""
+    make = WITHOUT[pipeline]
+    names = [made_up(NEW).place(number).id for number in left_out]
+
+    def rows(exclude: list[str] | None) -> tuple[dict[int, Any], list[str]]:
+        options: dict[str, Any] = {"lanes": 4, "window": 2, "exclude": exclude}
+        options |= {"collate_fn": tokens_of} if pipeline in ("samples", "documents") else {}
+        state: dict[str, Any] | None = None
+        found: dict[int, Any] = {}
+        for sizes, has_more in ((OLD, False), (OLD, False), (NEW, True), (NEW, False)):
+            kept = [number for number in range(sum(sizes)) if number not in left_out]
+            loader = loader_of(make(made_up(sizes) if exclude else made_up(sizes).subset(kept)), 4, **options)
+            if state is not None and has_more:
+                with pytest.warns(UserWarning, match="12 samples were added behind"):
+                    loader.load_state_dict(state, strict=False)
+            elif state is not None:
+                loader.load_state_dict(state)
+            found |= rows_given(loader, 3)
+            state = loader.state_dict()
+        assert state is not None
+        return found, [line["kind"] for line in state["changes"]]
+
+    found, changes = rows(names)
+    wanted, _ = rows(None)
+    assert changes == ["excluded", "data added"]
+    assert found == wanted
+    assert len(found) > 30
 
 
 @pytest.mark.parametrize("reached", [">", ">x", ">0", ">3/1", ">9-12", ">9 12", ">9>10", ">9.0"])

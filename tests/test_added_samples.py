@@ -281,6 +281,17 @@ def test_other_changes_of_data_are_refused(other: str) -> None:
         loader.load_state_dict(loader.state_dict())
 
 
+def test_a_state_that_is_refused_is_not_warned_of() -> None:
+    state = given_by(load(made_up(OLD), 4, lanes=4, seed=3), 2)[-1].state
+    for options, message in (({"lanes": 2}, "lanes"), ({"seed": 4}, "seed")):
+        loader = load(made_up(NEW), 4, **options)
+        with pytest.raises((hr.StateMismatch, ValueError), match=message):
+            loader.load_state_dict(state, strict=False)
+        assert loader.step == 0
+    with pytest.raises(hr.StateMismatch, match="history"):
+        load(made_up(NEW), 4).load_state_dict(state | {"position": 9}, strict=False)
+
+
 def test_what_is_done_to_samples_may_go_on_with_more_of_them() -> None:
     """Filters, conditions and the last part of several datasets: where the old samples are the first of the new."""
     first = made_up((4, 4))

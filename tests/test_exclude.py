@@ -448,6 +448,17 @@ def test_other_documents_than_the_states_are_refused(stored: hr.SampleDataset, p
     assert loader_of(data, []).state_dict() == loader_of(data).state_dict()
 
 
+@pytest.mark.parametrize("pipeline", [*PIPELINES, "samples"])
+def test_a_state_that_is_refused_is_not_warned_of(stored: hr.SampleDataset, pipeline: str) -> None:
+    data = stored.select(["n"]) if pipeline == "samples" else PIPELINES[pipeline](stored)
+    plain = loader_of(data, seed=3)
+    names = some_of(take_batches(plain, 1)[0], 3)
+    loader = loader_of(data, names, seed=4)
+    with pytest.raises(hr.StateMismatch, match="seed"):
+        loader.load_state_dict(plain.state_dict(), strict=False)
+    assert loader.step == 0
+
+
 @pytest.mark.parametrize(
     "after,told",
     [

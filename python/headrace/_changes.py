@@ -7,16 +7,24 @@ order of steps; of several that say the same, the last one holds.
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from operator import itemgetter
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from .errors import StateMismatch
 
-__all__ = ["batch_changes", "changes_of", "check_changes", "noted", "told"]
+__all__ = ["Adapted", "batch_changes", "changes_of", "check_changes", "noted", "told"]
 
 _BATCH_SIZE: Final = "batch size"
 """The kind of lines that follow from a state's history."""
 
 _FIELDS: Final = ("kind", "step", "row", "before", "after")
+
+
+class Adapted(NamedTuple):
+    """A state as the beginning of a run that may differ from that which saved it."""
+
+    state: dict[str, Any]
+    warning: str | None
+    """What its user is to be told of a difference when the run has begun: until then it may be refused."""
 
 
 def changes_of(state: Mapping[str, Any] | None) -> list[dict[str, Any]]:

@@ -4,14 +4,13 @@ What was there before has to come first, so that samples keep their numbers. So 
 anywhere: it is the first samples of the new, and a state's digests tell whether they are the same.
 """
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
-from headrace._changes import noted
+from headrace._changes import Adapted, noted
 from headrace.errors import StateMismatch
 from headrace.samples.order import GrownOrder, Order, SequentialOrder
 from headrace.samples.pipeline import Origin, Pipeline
@@ -70,21 +69,18 @@ def described(pipeline: Pipeline) -> dict[str, Any]:
     return {"samples": len(pipeline), "selection": pipeline.selection.digest()}
 
 
-def with_added(
-    pipeline: Pipeline, state: Mapping[str, Any], reached: int, *, strict: bool, depth: int
-) -> dict[str, Any]:
-    """The state of a run to whose data something was added, as the beginning of one over all of it; with a warning.
+def with_added(pipeline: Pipeline, state: Mapping[str, Any], reached: Callable[[], int], *, strict: bool) -> Adapted:
+    """The state of a run to whose data something was added, as the beginning of one over all of it.
 
     Args:
         pipeline: the dataset, which `is_grown`.
         state: of the run so far.
-        reached: the first row of which nothing was used yet. The first epoch that does not begin before it is the first
-            one over all of the data.
+        reached: tells the first row of which nothing was used yet; raises StateMismatch if that cannot be known. The
+            first epoch that does not begin before it is the first one over all of the data.
         strict: whether to refuse it.
-        depth: calls between this one and that of the user's, whom the warning points at.
 
     Raises:
-        StateMismatch: if it is refused; naming the first file that was added.
+        StateMismatch: if it is refused, naming the first file that was added; or from `reached`.
     """
     here = described(pipeline) | {"sources": _sources(pipeline)}
     added = here["samples"] - state["pipeline"]["samples"]
@@ -96,15 +92,16 @@ def with_added(
         )
     there = state["pipeline"] | {"sources": state["sources"]}
     line = _line(eras_of(state["changes"], there["samples"]))
-    epoch = line.epoch_of(reached)
-    epoch += line.begin_of(epoch) < reached
+    row = reached()
+    epoch = line.epoch_of(row)
+    epoch += line.begin_of(epoch) < row
     before, after = ({key: data[key] for key in _DATA} for data in (there, here))
     state = dict(state) | {
         "pipeline": state["pipeline"] | {key: here[key] for key in ("samples", "selection")},
         "sources": here["sources"],
     }
-    warnings.warn(f"headrace: {told}; they are used from epoch {epoch} on", stacklevel=depth + 2)
-    return noted(state, ADDED, before, {"epoch": epoch} | after, row=line.begin_of(epoch))
+    state = noted(state, ADDED, before, {"epoch": epoch} | after, row=line.begin_of(epoch))
+    return Adapted(state, f"{told}; they are used from epoch {epoch} on")
 
 
 def is_grown(pipeline: Pipeline, state: Mapping[str, Any]) -> bool:

@@ -5,7 +5,6 @@ begins is left out, as if the data did not have it. What comes later stays in it
 theirs, and does not count for the loss. A state notes how many there were when, and a digest of them.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, cast
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace._base import Dataset
-from headrace._changes import changes_of, noted
+from headrace._changes import Adapted, changes_of, noted
 from headrace.dataset import PackedDataset
 from headrace.errors import StateMismatch
 from headrace.formats.parquet import RowGroups
@@ -75,19 +74,28 @@ class Exclusion:
         steps = np.array([step for step, _ in self.masked], dtype=np.int64)
         return steps[np.searchsorted(counts, numbers, side="right")]
 
+    def kept(self, pipeline: Pipeline) -> Pipeline:
+        """A pipeline without what is left out.
+
+        Raises:
+            ValueError: if nothing is left.
+        """
+        if not self.left_out:
+            return pipeline
+        found = marked(pipeline, self.ids)
+        kept = without(pipeline, found.position[found.number < self.left_out])
+        if len(pipeline) and not len(kept):
+            raise ValueError(f"exclude leaves no sample of {pipeline.origins[0].source.url}")
+        return kept
+
     def applied(self, pipeline: Pipeline) -> tuple[Pipeline, Masks]:
         """A pipeline without what is left out, and what is masked of the rest.
 
         Raises:
             ValueError: if nothing is left.
         """
+        pipeline = self.kept(pipeline)
         found = marked(pipeline, self.ids)
-        if self.left_out:
-            before = len(pipeline)
-            pipeline = without(pipeline, found.position[found.number < self.left_out])
-            if before and not len(pipeline):
-                raise ValueError(f"exclude leaves no sample of {pipeline.origins[0].source.url}")
-            found = marked(pipeline, self.ids)
         return pipeline, Masks(found.position, self.since(found.number))
 
     def applied_to_all(self, pipeline: AnyPipeline) -> tuple[AnyPipeline, tuple[Masks, ...]]:
@@ -137,7 +145,7 @@ def exclusion_of(
     return Exclusion(ids, left_out, masked), changes
 
 
-def adapted(ids: DocumentIds | None, state: dict[str, Any], *, strict: bool) -> dict[str, Any]:
+def adapted(ids: DocumentIds | None, state: dict[str, Any], *, strict: bool) -> Adapted:
     """A state whose form was checked, as the beginning of a run that excludes `ids`.
 
     With `strict` off there may be more than the state knows: they are masked from here on, of which a warning tells,
@@ -158,15 +166,15 @@ def adapted(ids: DocumentIds | None, state: dict[str, Any], *, strict: bool) -> 
             )
     known = 0 if before is None else before["documents"]
     if ids is None or len(ids) == known:
-        return state
+        return Adapted(state, None)
     more = f"{len(ids) - known:,} excluded documents are only here, the first is {ids.text(known)!r}"
     if strict:
         raise StateMismatch(
             f"{more}\nhint: strict=False masks their tokens from step {state['step']} on; load no state to begin a run "
             "without them"
         )
-    warnings.warn(f"headrace: {more}: masked from step {state['step']} on", stacklevel=4)
-    return noted(state, _KIND, before, _described(ids, masked=True))
+    state = noted(state, _KIND, before, _described(ids, masked=True))
+    return Adapted(state, f"{more}: masked from step {state['step']} on")
 
 
 def _described(ids: DocumentIds, *, masked: bool) -> dict[str, Any]:

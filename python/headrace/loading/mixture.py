@@ -112,9 +112,9 @@ class MixtureDriver(CountedDriver[RunArguments, runs.Run]):
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
         """See `Driver.load`."""
         checked = check_state(state if isinstance(state, Mapping) else State.merge(state), "mixture")
-        checked = adapted(self.given.exclude, checked, strict=strict)
+        checked, masked = adapted(self.given.exclude, checked, strict=strict)
         dataset = self.kept.of_mixture(self.dataset, checked)
-        self._resume(states.adapted(dataset, checked, strict=strict))
+        self._resume(states.adapted(dataset, checked, strict=strict), masked)
 
     def set_global_batch_size(self, rows: int) -> None:
         """See `Driver.set_global_batch_size`."""

@@ -83,8 +83,8 @@ class PackedDriver(CountedDriver[runs.Given, runs.Run]):
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
         """See `Driver.load`."""
         checked = check_state(state, "counted") if isinstance(state, Mapping) else State.merge(state)
-        checked = adapted(self.given.exclude, checked, strict=strict)
-        self._resume(runs.adapted(self.kept.of(self.dataset, checked), checked, strict=strict))
+        checked, masked = adapted(self.given.exclude, checked, strict=strict)
+        self._resume(runs.adapted(self.kept.of(self.dataset, checked), checked, strict=strict), masked)
 
     def seek(self, step: int) -> None:
         """See `Driver.seek`."""

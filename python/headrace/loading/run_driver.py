@@ -1,5 +1,6 @@
 """What the drivers over datasets of headrace have in common: a run, where it stands, and how it is moved."""
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
@@ -169,16 +170,25 @@ class RunDriver(EpochDriver, Generic[_Given, _Run, _Position]):
         """
         del run, position, stop
 
-    def _resume(self, state: dict[str, Any], *, strict: bool = True) -> None:
-        """Goes on from a state, whose form is right; on an error everything is as it was."""
+    def _resume(self, state: dict[str, Any], *told: str | None, strict: bool = True) -> None:
+        """Goes on from a state, whose form is right; on an error everything is as it was.
+
+        Args:
+            state: where from.
+            told: of what to warn the one who called the loader's method that called the driver's; after all else, for
+                a state that is refused changes nothing.
+            strict: see `strict`.
+        """
         rank, world_size = resolve_rank(*self._ranks)
         before, self.strict = self.strict, strict
         try:
-            self._resolved = self._start(world_size, rank, state)
+            resolved = self._start(world_size, rank, state)
+            for text in filter(None, told):
+                warnings.warn(f"headrace: {text}", stacklevel=4)
         except BaseException:
             self.strict = before
             raise
-        self._loaded, self._moved = state, False
+        self._resolved, self._loaded, self._moved = resolved, state, False
         self.iteration += 1
         self.close()
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from headrace import _core
-from headrace._changes import changes_of
+from headrace._changes import Adapted, changes_of
 from headrace.errors import StateMismatch
 from headrace.samples.draws import seed_of
 from headrace.samples.order import (
@@ -52,10 +52,10 @@ def data_of(pipeline: AnyPipeline, shuffle: bool) -> Data:
     return Data(kind, {"order": kind} | described(plain), [origin.summary() for origin in plain.origins])
 
 
-def adapted(pipeline: AnyPipeline, data: Data, state: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
+def adapted(pipeline: AnyPipeline, data: Data, state: Mapping[str, Any], *, strict: bool) -> Adapted:
     """A state whose form was checked, as the beginning of a run over some data.
 
-    With `strict` off samples may have been added, of which a warning tells, and the state from there on.
+    With `strict` off samples may have been added, of which its warning tells, and the state from there on.
 
     Raises:
         StateMismatch: naming the first difference that is not allowed.
@@ -68,8 +68,8 @@ def adapted(pipeline: AnyPipeline, data: Data, state: Mapping[str, Any], *, stri
         if not is_grown(pipeline, state):
             raise
     else:
-        return state
-    return with_added(pipeline, state, state["position"], strict=strict, depth=6)
+        return Adapted(dict(state), None)
+    return with_added(pipeline, state, lambda: state["position"], strict=strict)
 
 
 def _check_same(data: Data, state: Mapping[str, Any]) -> None:

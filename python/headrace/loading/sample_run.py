@@ -1,5 +1,6 @@
 """From arguments and a loaded state to a run over samples: its order, its steps, and where it stands."""
 
+import warnings
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -345,8 +346,9 @@ def start(
     if not len(pipeline):
         raise ValueError("the dataset has no samples")
     data = data_of(pipeline, shuffle)
+    warning = None
     if state is not None:
-        state = adapted(pipeline, data, state, strict=strict)
+        state, warning = adapted(pipeline, data, state, strict=strict)
     order, windows = order_of(pipeline, data, seed, given, largest, state)
     fixed: dict[str, Any] = {
         "schema": SCHEMA,
@@ -363,7 +365,10 @@ def start(
     first_masked = None if exclusion is None else exclusion.first_masked
     ends = (given.drop_last, given.allow_empty)
     run = Run(pipeline, order, data.kind, seed, shuffle, world_size, rank, *ends, fixed, masks, first_masked)
-    return run, _position(run, schedule, past, state)
+    position = _position(run, schedule, past, state)
+    if warning is not None:
+        warnings.warn(f"headrace: {warning}", stacklevel=6)
+    return run, position
 
 
 def _position(

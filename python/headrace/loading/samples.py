@@ -123,9 +123,9 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
         """See `Driver.load`."""
         checked = check_state(state if isinstance(state, Mapping) else State.merge(state), "samples")
-        checked = adapted(self.given.exclude, checked, strict=strict)
+        checked, masked = adapted(self.given.exclude, checked, strict=strict)
         with self.exclusive():
-            self._resume(checked, strict=strict)
+            self._resume(checked, masked, strict=strict)
             run = self.here()[0]
             workers = self._workers
             if workers is not None and (workers.seed != run.seed or workers.maker.pipeline is not run.pipeline):

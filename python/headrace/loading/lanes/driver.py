@@ -11,7 +11,7 @@ from headrace.batch import RowBatch
 from headrace.loading.arguments import Arguments
 from headrace.loading.base import END
 from headrace.loading.collate import default_collate
-from headrace.loading.exclusion import adapted
+from headrace.loading.exclusion import adapted, exclusion_of
 from headrace.loading.pool import NotReady
 from headrace.loading.run_arguments import RunArguments, RunResources
 from headrace.loading.run_driver import RunDriver
@@ -146,9 +146,11 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
         """See `Driver.load`."""
         whole = state if isinstance(state, Mapping) else State.merge(state)
-        checked = adapted(self.given.exclude, check_state(whole, "dynamic"), strict=strict)
+        checked, masked = adapted(self.given.exclude, check_state(whole, "dynamic"), strict=strict)
+        exclusion, _ = exclusion_of(self.given.exclude, checked)
         with self.exclusive():
-            self._resume(self._planner.adapted(checked, strict=strict), strict=strict)
+            checked, added = self._planner.adapted(checked, exclusion, strict=strict)
+            self._resume(checked, masked, added, strict=strict)
             # Those of another seed, or another window.
             self._workers = None
 

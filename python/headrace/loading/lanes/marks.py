@@ -81,16 +81,26 @@ def mark_from(state: str, pipeline: DocumentPipeline) -> Mark:
     return Mark(_nested(last.numbers), last.used, tuple(held))
 
 
-def items_used(mark: Mark, pipeline: DocumentPipeline) -> int | None:
-    """How many of a lane's items its rows have used, be it in part; None if that cannot be known."""
+def items_used(lane: int, mark: Mark, pipeline: DocumentPipeline) -> int:
+    """How many of a lane's items its rows have used, be it in part.
+
+    Raises:
+        StateMismatch: if the mark does not tell.
+    """
     cursor, begun = mark.next, mark.offset > 0
     if mark.reached is not None:
         cursor, begun = mark.reached, False
     elif _has_overlap(pipeline) and mark != first_mark(pipeline):
-        return None
+        raise StateMismatch(
+            f"data cannot be added here: lane {lane} does not tell the document that its overlap is of, as states of "
+            "earlier builds\nhint: load it with the data as it was; the states of later steps tell"
+        )
     item, *documents = _flat(cursor)
     if any(documents[1:]) or (begun and len(documents) > 1):
-        return None  # within a group, of whatever items
+        raise StateMismatch(
+            f"data cannot be added here: lane {lane} is within a group of a batch_map, and no state tells how many "
+            "items that holds\nhint: to start a new run, load no state"
+        )
     return item + (begun or documents[0] > 0)
 
 

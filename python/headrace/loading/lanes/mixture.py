@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
-from headrace._changes import noted
+from headrace._changes import Adapted, noted
 from headrace.errors import StateMismatch
+from headrace.loading.exclusion import Exclusion
 from headrace.loading.lengths import length_of, lengths_until, with_length
 from headrace.loading.mixture_changes import changed, check_counts, check_kept, check_pipeline, is_count, rules
 from headrace.loading.mixture_changes import fields as fields_of
@@ -66,8 +67,9 @@ class MixturePlanner(Planner):
         """See `Planner.plan`."""
         return MixturePlan(self._dataset, setup, state)
 
-    def adapted(self, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    def adapted(self, state: Mapping[str, Any], exclusion: Exclusion | None, *, strict: bool) -> Adapted:
         """See `Planner.adapted`: weights may be others from here on, and sources may come and go."""
+        del exclusion  # data that was added is refused
         if state["pipeline"].get("mode") != "mixture":
             raise StateMismatch(
                 "the pipeline is not that of the state: mode is 'mixture' here and "
@@ -78,12 +80,12 @@ class MixturePlanner(Planner):
         check_kept(self._dataset, state, names)
         changes = changed(self._dataset, state, names, strict=strict)
         added = [name for name in self._dataset.names if name not in names]
-        if not added:
-            return changes
-        return changes | {
-            "sources": [*state["sources"], *({"name": name} for name in added)],
-            "lane_states": {lane: _with_more(one, len(added)) for lane, one in state["lane_states"].items()},
-        }
+        if added:
+            changes |= {
+                "sources": [*state["sources"], *({"name": name} for name in added)],
+                "lane_states": {lane: _with_more(one, len(added)) for lane, one in state["lane_states"].items()},
+            }
+        return Adapted(changes, None)
 
 
 def _checked_name(found: object) -> str:

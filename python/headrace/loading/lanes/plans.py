@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from headrace._changes import changes_of
+from headrace._changes import Adapted, changes_of
 from headrace.errors import StateMismatch
 from headrace.loading.added import is_grown, with_added
+from headrace.loading.exclusion import Exclusion
 from headrace.mixing import MixDataset, documents_of
 from headrace.samples.dynamic import DocumentPipeline, DynamicDataset
 
@@ -27,12 +28,12 @@ class _DocumentPlanner(Planner):
         """See `Planner.plan`."""
         return DocumentPlan(self._pipeline, setup, changes_of(state))
 
-    def adapted(self, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    def adapted(self, state: Mapping[str, Any], exclusion: Exclusion | None, *, strict: bool) -> Adapted:
         """See `Planner.adapted`: items may have been added."""
-        base = self._pipeline.base
+        base = self._pipeline.base if exclusion is None else exclusion.kept(self._pipeline.base)
         if not is_grown(base, state):
-            return dict(state)
-        return with_added(base, state, _reached(self._pipeline, state), strict=strict, depth=3)
+            return Adapted(dict(state), None)
+        return with_added(base, state, lambda: _reached(self._pipeline, state), strict=strict)
 
 
 def planner_of(dataset: DynamicDataset | MixDataset) -> Planner:
@@ -55,12 +56,7 @@ def _reached(pipeline: DocumentPipeline, state: Mapping[str, Any]) -> int:
     for number, saved in state["lane_states"].items():
         lane = int(number)
         check_mark(lane, saved, pipeline)
-        items = items_used(mark_from(saved, pipeline), pipeline)
-        if items is None:
-            raise StateMismatch(
-                f"data cannot be added here: lane {lane} is within a group of a batch_map, and no state tells how many "
-                "items that holds\nhint: to start a new run, load no state"
-            )
+        items = items_used(lane, mark_from(saved, pipeline), pipeline)
         if items:
             rows.append((items - 1) * state["lanes"] + lane + 1)
     return max(rows)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
+from headrace._changes import Adapted
 from headrace.loading.exclusion import Exclusion
 from headrace.samples.pipeline import OnError
 
@@ -330,14 +331,18 @@ class Planner(ABC):
             ValueError: if the dataset has no such run.
         """
 
-    def adapted(self, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    @abstractmethod
+    def adapted(self, state: Mapping[str, Any], exclusion: Exclusion | None, *, strict: bool) -> Adapted:
         """A state whose form was checked, for `plan`; with `strict` off changed where that is allowed.
+
+        Args:
+            state: of the run so far.
+            exclusion: what the run does without.
+            strict: False allows some differences.
 
         Raises:
             StateMismatch: naming what is wrong with it, or the first difference that is not allowed.
         """
-        del strict
-        return dict(state)
 
 
 class Maker(ABC):
