@@ -444,6 +444,19 @@ def test_files_of_each_format_are_added_to(name: str, tmp_path: Path) -> None:
     assert taken(third) == taken(again)
 
 
+def test_a_run_without_the_last_item_of_a_chunk_takes_more_of_that_chunk(tmp_path: Path) -> None:
+    for number in range(10):
+        (tmp_path / f"x{number:04}.bin").write_bytes(bytes([number]))
+    excluded = {"exclude": ["x0009.bin:0:9"]}
+    begun = next(iter(load(hr.open(tmp_path, format="files"), 3, **excluded)))
+    for number in range(10, 14):
+        (tmp_path / f"x{number:04}.bin").write_bytes(bytes([number]))
+    loader = grown(hr.open(tmp_path, format="files"), begun.state, batch=3, epochs=2, **excluded)
+    rest, later = ([sample for batch in loader for sample in batch.sources()] for _ in range(2))
+    assert sorted(place.row for place in [*begun.sources(), *rest]) == [*range(9)]
+    assert sorted(place.row for place in later) == [*range(9), *range(10, 14)]
+
+
 @pytest.mark.parametrize("name", ["parquet", "jsonl", "arrow", "tar", "files"])
 def test_a_file_that_sorts_before_others_is_no_addition(name: str, tmp_path: Path) -> None:
     write, _, options = FORMATS[name]

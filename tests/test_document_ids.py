@@ -39,6 +39,7 @@ def test_names_are_kept_once_in_their_order_whatever_form_they_have(ids: list[tu
         [hr.Source(*one, 3, 4) for one in ids],
         [list(one) for one in ids],
         [Places(places)],
+        [[], [hr.Source(*one, 3, 4) for one in ids[:2]], [list(one) for one in ids[2:]]],
         ((file, np.int64(chunk), np.uint64(row)) for file, chunk, row in ids),
     ]
     for form in forms:
@@ -116,6 +117,11 @@ def test_what_names_nothing_is_refused(tmp_path: Path) -> None:
     for entry in ("a:1", 7, ("a", 1), (1, 2, 3), None, Place("a", 0, -1)):
         with pytest.raises(ValueError, match=r"exclude\[1\]: expected file:chunk:row"):
             list(read_ids(["a:0:0", entry]))
+    with pytest.raises(ValueError, match=r"exclude\[0\]\[1\]: expected file:chunk:row.*found 7"):
+        list(read_ids([[Place("a", 0, 0), 7]]))
+    for unordered in ({"a:0:0"}, frozenset(["a:0:0"])):
+        with pytest.raises(TypeError, match=r"exclude must come in an order.*set\nhint: sorted"):
+            hr.DataLoader(made_up((3,)), batch_size=2, exclude=unordered)
     for what in (7, b"a:0:0", 1.5):
         with pytest.raises(TypeError, match="exclude must be a file of documents' names, a list of them"):
             hr.DataLoader(made_up((3,)), batch_size=2, exclude=what)

@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +311,36 @@ def test_a_mask_of_the_batchs_own_is_taken_in_and_other_batches_are_refused() ->
         loader = goes_on(loader_of(one, names), loader_of(one).state_dict())
         with pytest.raises(ValueError, match="masks samples in batches that are dicts, this one is a ndarray\nhint"):
             next(iter(loader))
+
+
+def stacked(samples: list[Any]) -> dict[str, Any]:
+    return {"id": np.array([sample["id"] for sample in samples])}
+
+
+def with_own_mask(samples: list[Any]) -> dict[str, Any]:
+    return stacked(samples) | {"loss_mask": np.ones(len(samples)) if samples else "none yet"}
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("collate_fn,wanted", [(None, "a list"), (stacked, "a mask"), (with_own_mask, "its own")])
+def test_an_empty_batch_of_a_rank_has_nothing_to_mask(zipped: bool, collate_fn: Any, wanted: str) -> None:
+    data = made_up((9,))
+    names = [data.place(4).id]
+    data = hr.zip([data, made_up((9,), start=50)], itemgetter(0)) if zipped else data
+    options = {"global_batch_size": 4, "world_size": 4, "epochs": 1, "allow_empty": True, "collate_fn": collate_fn}
+    state = loader_of(data, **options, rank=0).state_dict()
+    ranks = [list(goes_on(loader_of(data, names, **options, rank=rank), state)) for rank in range(4)]
+    masks = [batch["loss_mask"].tolist() for batches in ranks for batch in batches if len(batch) and len(batch["id"])]
+    assert sorted(masks) == [[0], *[[1]] * 8]
+    empty = [batch for batches in ranks for batch in batches if not (len(batch) and len(batch["id"]))]
+    assert len(empty) == 3
+    for batch in empty:
+        if wanted == "a list":
+            assert batch == []
+        elif wanted == "a mask":
+            assert batch["loss_mask"].tolist() == []
+        else:
+            assert batch["loss_mask"] == "none yet"
 
 
 @pytest.mark.parametrize("pipeline", ["counted", "best_fit", "samples"])

@@ -71,6 +71,7 @@ def test_any_chain_is_that_of_the_list(data: st.DataObject, sizes: list[int]) ->
         assert len(selection) == len(items)
         assert items_of(selection) == items
         assert bool((selection.count > 0).all()), "no piece is empty"
+        assert not any((np.diff(rows) == 1).all() for rows in selection.rows.values()), "neighbours are a stretch"
         assert selection.starts.tolist() == [0, *np.cumsum(selection.count).tolist()]
     stored, positions = selection.in_storage_order()
     assert not stored.scattered

@@ -16,7 +16,8 @@ def masked(batch: dict[str, Any], hidden: npt.NDArray[np.bool_]) -> dict[str, An
         hidden: bool, (samples,).
 
     Returns:
-        The batch, whose own ``loss_mask`` is copied if it has one; else a new one is uint8, (samples,).
+        The batch, whose own ``loss_mask`` is copied if it has one; else a new one is uint8, (samples,). What an empty
+        batch has there stays as it is.
 
     Raises:
         ValueError: if its own has no entry for each sample.
@@ -24,6 +25,8 @@ def masked(batch: dict[str, Any], hidden: npt.NDArray[np.bool_]) -> dict[str, An
     old = batch.get("loss_mask")
     if old is None:
         return batch | {"loss_mask": (~hidden).astype(np.uint8)}
+    if not len(hidden):
+        return batch
     if getattr(old, "shape", ())[:1] != hidden.shape:
         found = f"an array of shape {list(old.shape)}" if hasattr(old, "shape") else type(old).__name__
         raise ValueError(

@@ -147,7 +147,7 @@ class Run:
 
     def masked(self, positions: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.bool_]:
         """Which samples of a step are masked: bool, (samples,). Of a zip those of which any part is."""
-        columns = positions.reshape(len(positions), -1).T
+        columns = positions.reshape(len(positions), len(self.masks)).T
         held = [masks.hold(column, step) for masks, column in zip(self.masks, columns, strict=True)]
         return np.logical_or.reduce(held)
 

@@ -254,7 +254,7 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
                 )
             if type(made.batch) is dict:
                 return self._wrapped(run, task, made, after)
-            if run.masks_at(task.step):
+            if made.samples and run.masks_at(task.step):
                 raise ValueError(not_a_dict(made.batch))
             return made.batch
 

@@ -92,10 +92,11 @@ def read_ids(what: Any) -> Iterator[_Id]:
     Args:
         what: the path or URL of a file, or an iterable. A line of the file is ``file:chunk:row``, or JSON: that as a
             text, or an object with ``file``, ``row_group`` or ``chunk``, and ``row``. An entry of the iterable is such
-            a text, or a tuple that begins with these three, as `Place` and `headrace.Source` do; `Places` are several.
+            a text, or a tuple that begins with these three, as `Place` and `headrace.Source` do; `Places` are several,
+            and so is a list of entries, such as `batch.sources()` has for each packed row.
 
     Raises:
-        TypeError: if it is neither.
+        TypeError: if it is neither, or has no order.
         ValueError: if a line or an entry is no name; it says which one.
         MissingError: if there is no such file.
         StoreError: if its store does not answer.
@@ -108,15 +109,29 @@ def read_ids(what: Any) -> Iterator[_Id]:
             "exclude must be a file of documents' names, a list of them, a function of a place or a dataset of "
             f"samples, got {what!r}"
         )
+    if isinstance(what, set | frozenset):
+        # Which comes first differs from process to process.
+        raise TypeError(
+            f"exclude must come in an order, which states note, got a {type(what).__name__}\n"
+            "hint: sorted(...) gives it one; a list stays the same from restart to restart"
+        )
     for number, entry in enumerate(cast("Iterable[Any]", what)):
         where = f"exclude[{number}]"
-        if isinstance(entry, str):
-            yield _of_text(entry, where)
-        elif isinstance(entry, Places):
-            yield from entry
+        if isinstance(entry, list) and isinstance((entry or [()])[0], tuple | list):
+            for part, one in enumerate(cast("list[Any]", entry)):
+                yield from _of_entry(one, f"{where}[{part}]")
         else:
-            parts = cast("Sequence[Any]", entry if isinstance(entry, tuple | list) else ())
-            yield _checked(parts[:3], entry, where)
+            yield from _of_entry(entry, where)
+
+
+def _of_entry(entry: Any, where: str) -> Iterator[_Id]:
+    if isinstance(entry, str):
+        yield _of_text(entry, where)
+    elif isinstance(entry, Places):
+        yield from entry
+    else:
+        parts = cast("Sequence[Any]", entry if isinstance(entry, tuple | list) else ())
+        yield _checked(parts[:3], entry, where)
 
 
 def _of_file(path: str | os.PathLike[str]) -> Iterator[_Id]:

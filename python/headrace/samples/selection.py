@@ -129,6 +129,8 @@ class Selection:
             rows[0] = rows[0][cut:]
         else:
             first[0] += cut
+        for piece in {0, end - begin - 1} & set(rows):
+            _as_stretch(piece, first, rows)
         return Selection(self.origin[begin:end], self.chunk[begin:end], first, count, rows)
 
     def pick(self, positions: _Ints) -> "Selection":
@@ -157,12 +159,9 @@ class Selection:
         pieces, begins = np.unique(np.searchsorted(self.starts, positions, side="right") - 1, return_index=True)
         first, count, rows = self.first.copy(), self.count.copy(), dict(self.rows)
         for piece, gone in zip(pieces.tolist(), np.split(positions, begins[1:]), strict=False):
-            left = np.delete(self.rows_of(piece), gone - self.starts[piece])
-            first[piece], count[piece] = 0, len(left)
-            rows[piece] = left
-            if len(left) and bool(np.all(np.diff(left) == 1)):
-                first[piece] = left[0]
-                del rows[piece]
+            rows[piece] = np.delete(self.rows_of(piece), gone - self.starts[piece])
+            first[piece], count[piece] = 0, len(rows[piece])
+            _as_stretch(piece, first, rows)
         kept = np.flatnonzero(count)
         rows = {number: rows[piece] for number, piece in enumerate(kept.tolist()) if piece in rows}
         return Selection(self.origin[kept], self.chunk[kept], first[kept], count[kept], rows)
@@ -238,12 +237,17 @@ class Selection:
             chosen = items[number]
             old = self.rows.get(number)
             new = self.first[number] + chosen if old is None else old[chosen]
-            count[place] = len(new)
-            if bool(np.all(np.diff(new) == 1)):
-                first[place] = new[0]
-            else:
-                rows[place] = new
+            count[place], rows[place] = len(new), new
+            _as_stretch(place, first, rows)
         return Selection(self.origin[numbers], self.chunk[numbers], first, count, rows)
+
+
+def _as_stretch(piece: int, first: _Ints, rows: dict[int, _Ints]) -> None:
+    """Has a piece whose rows are neighbours be a stretch of them: the same items are told in one way only."""
+    some = rows[piece]
+    if len(some) and bool(np.all(np.diff(some) == 1)):
+        first[piece] = some[0]
+        del rows[piece]
 
 
 class InStorage(NamedTuple):
