@@ -216,6 +216,67 @@ def test_a_function_that_gives_other_documents_after_a_restart_is_told() -> None
             next(iter(loader))
 
 
+def _overlapping(mode: str) -> dict[str, Any]:
+    return {"mode": "concat", "overlap": 1} if mode == "overlap" else {"mode": mode}
+
+
+@pytest.mark.parametrize("mode", ["concat", "overlap", "pad", "truncate", "best_fit", "documents"])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_documents_that_an_item_has_no_more_are_told(mode: str, grouped: bool) -> None:
+    """Whatever the state points at, the first item or group has fewer documents then."""
+    some = {"now": 5}
+
+    def several(sample: Any) -> list[dict[str, Any]]:
+        document = sample[0] if grouped else sample
+        count = some["now"] if document["id"] == 0 else 5
+        return [{"id": document["id"], "part": part, "tokens": np.arange(9 + 9 * part)} for part in range(count)]
+
+    cut = made_up([40]).batch_map(several, 2) if grouped else made_up([40]).flat_map(several)
+    data = cut if mode == "documents" else cut.pack(8, **_overlapping(mode))
+    options: dict[str, Any] = {"shuffle": False}
+    if mode == "documents":
+        options["collate_fn"] = tokens_of
+    elif mode == "best_fit":
+        data = cut.pack(8, mode="best_fit", lookahead=2)
+    states: list[Any] = [batch.state for batch in islice(loader_of(data, 1, **options), 12)]
+    refused = 0
+    for state in states:
+        text = state["lane_states"]["0"]
+        # The number of the document that it points at, of the first item or group.
+        ends = [re.fullmatch(r"0(?:\.0)?(?:\.(\d+))?(/\d+)?(?::\d+)?", word) for word in re.split("[ >]", text)]
+        numbers = [(int(end[1] or 0), end[2]) for end in ends if end]
+        for count in range(5):
+            some["now"] = count
+            loader = loader_of(data, 1, **options)
+            loader.load_state_dict(state)
+            if all(number < count or (number == 0 and used is None) for number, used in numbers):
+                next(iter(loader))
+                continue
+            refused += 1
+            for _ in range(2):
+                with pytest.raises(hr.StateMismatch, match="documents are not those of the state: expected one at"):
+                    next(iter(loader))
+        some["now"] = 5
+    assert refused > 4
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"window": 1}])
+def test_items_beyond_counting_are_refused(options: dict[str, Any]) -> None:
+    data = made_up([40]).flat_map(cut_in_two).pack(7)
+    state = next(iter(loader_of(data, 3, **options))).state
+    for item in (2**60 // 3, 10**18, 10**19 - 1):
+        wrong = state | {"lane_states": state["lane_states"] | {"1": f"{item}"}}
+        with pytest.raises(hr.StateMismatch, match=f"state: lane 1: expected a document .*, found '{item}'"):
+            loader_of(data, 3).load_state_dict(wrong)
+    loader = loader_of(data, 3)
+    loader.load_state_dict(state | {"lane_states": state["lane_states"] | {"1": f"{2**60 // 3 - 1}.1/3"}})
+    assert next(iter(loader))["tokens"].shape == (3, 7)
+
+
+def cut_in_two(sample: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"tokens": np.arange(5)}] * 2
+
+
 def test_check_resume_finds_what_does_not_resume() -> None:
     count = iter(range(10**9))
     fresh = made_up(SIZES).map(lambda sample: {"tokens": np.arange(3) + next(count)}).pack(10)

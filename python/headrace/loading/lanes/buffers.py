@@ -3,6 +3,7 @@
 from collections import deque
 from typing import Any
 
+from headrace.errors import StateMismatch
 from headrace.samples.draws import Key
 from headrace.samples.dynamic import DocumentPipeline
 from headrace.samples.stages import BatchMap
@@ -56,6 +57,11 @@ class LaneBuffer:
         """Documents of the next item or group of each level that lie before the mark."""
         for level in reversed(range(levels)):
             cursor, self._passed[level] = cursor
+        self._needed: list[deque[tuple[Any, int]]] = [deque() for _ in range(levels)]
+        """For each level items or groups to come that the mark tells of, in order: each has a document of a number."""
+        self._need(mark.next, begun=mark.offset > 0)
+        if mark.reached is not None:
+            self._need(mark.reached, begun=False)
         self._wanted: deque[int] = deque()
         """Items to be asked for before the one that `_coming` says."""
         self._coming: int = cursor
@@ -105,6 +111,9 @@ class LaneBuffer:
 
         Returns:
             Groups that are complete now, and are then on their way, each with its level.
+
+        Raises:
+            StateMismatch: if a document that the mark tells of is not among them.
         """
         asked = [self._asked[level].popleft() for _ in range(count)]
         groups: list[tuple[int, Group]] = []
@@ -161,6 +170,8 @@ class LaneBuffer:
         place = begin = 0
         for number, documents in enumerate(block.counts):
             inner, beyond = (asked[number], asked[number] + 1) if level == 0 else asked[number]
+            if self._needed[level]:
+                self._check_there(level, inner, documents)
             passed, self._passed[level] = self._passed[level], 0
             masked = bool(block.masked) and block.masked[number]
             for part in range(documents):
@@ -176,6 +187,25 @@ class LaneBuffer:
                 place += 1
                 if part >= passed:
                     target.append(document)
+
+    def _need(self, cursor: Any, *, begun: bool) -> None:
+        """Notes which documents there are if a mark has a cursor: if it is not the first one, or was `begun`."""
+        for needed in reversed(self._needed):
+            cursor, number = cursor
+            begun = begun or number > 0
+            if begun:
+                needed.append((cursor, number))
+
+    def _check_there(self, level: int, inner: Any, documents: int) -> None:
+        needed = self._needed[level]
+        while needed and needed[0][0] <= inner:
+            wanted, number = needed.popleft()
+            if wanted != inner or documents <= number:
+                raise StateMismatch(
+                    f"the documents are not those of the state: expected one at {(wanted, number)}, found "
+                    f"{documents} documents of {'group' if level else 'item'} {inner}\n"
+                    "hint: functions of a pipeline must give the same whenever they are called with the same"
+                )
 
     def _group(self, level: int, groups: list[tuple[int, Group]]) -> None:
         """Makes groups of a level's documents: whole ones, and at its end one of what is left."""

@@ -174,7 +174,7 @@ class DocumentPlan(LanePlan):
 
     def check_state(self, lane: int, state: Any) -> None:
         """See `LanePlan.check_state`."""
-        check_mark(lane, state, self.documents)
+        check_mark(lane, state, self.documents, self.setup.lanes)
 
     def position(self, lane: int, item: int) -> int:
         """The number in the dataset of a lane's item."""

@@ -24,6 +24,10 @@ _WORD = re.compile(rf"(0|{_COUNT})(?:-({_COUNT})|((?:\.(?:0|{_COUNT}))*\.{_COUNT
 one way of writing each."""
 
 
+_MOST_ITEMS = 2**60
+"""Of all lanes: half of those that can be counted, so that a run has some to come."""
+
+
 class _Run(NamedTuple):
     """A word: a document, or the first documents of items side by side."""
 
@@ -109,8 +113,14 @@ def item_of(state: str) -> int:
     return int(re.split(r"\D", state, maxsplit=1)[0])
 
 
-def check_mark(lane: int, state: Any, pipeline: DocumentPipeline) -> None:
+def check_mark(lane: int, state: Any, pipeline: DocumentPipeline, lanes: int) -> None:
     """Refuses what is no mark of a pipeline.
+
+    Args:
+        lane: which.
+        state: of it.
+        pipeline: see above.
+        lanes: how many the run has.
 
     Raises:
         StateMismatch: naming the lane, what was expected and what was found.
@@ -119,7 +129,8 @@ def check_mark(lane: int, state: Any, pipeline: DocumentPipeline) -> None:
     runs = _parsed(text, len(pipeline.levels))
     if runs and _fits(runs, pipeline.packing):
         behind = _parsed(reached, len(pipeline.levels))
-        if not sign or (_has_overlap(pipeline) and _is_behind(runs[-1], behind)):
+        is_counted = all(run.numbers[0] < _MOST_ITEMS // lanes for run in (*runs[-1:], *behind))
+        if is_counted and (not sign or (_has_overlap(pipeline) and _is_behind(runs[-1], behind))):
             return
     raise StateMismatch(f"state: lane {lane}: expected {_wanted(pipeline.packing)}, found {state!r}")
 

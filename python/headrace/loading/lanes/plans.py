@@ -55,7 +55,7 @@ def _reached(pipeline: DocumentPipeline, state: Mapping[str, Any]) -> int:
     rows = [0]
     for number, saved in state["lane_states"].items():
         lane = int(number)
-        check_mark(lane, saved, pipeline)
+        check_mark(lane, saved, pipeline, state["lanes"])
         items = items_used(lane, mark_from(saved, pipeline), pipeline)
         if items:
             rows.append((items - 1) * state["lanes"] + lane + 1)
