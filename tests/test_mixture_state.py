@@ -62,6 +62,15 @@ def test_another_mixture_is_refused(parts: dict[str, Corpus], change: dict[str, 
     assert loader.state_dict() == before
 
 
+def test_another_window_is_refused_and_left_out_comes_from_the_state(parts: dict[str, Corpus]) -> None:
+    state = steps(loaders(mixed(parts), 1, global_batch_size=12, window=2), 2)[-1].state
+    for window in (None, 2):
+        [loader] = loaders(mixed(parts), 1, state, window=window)
+        assert [source["window"] for source in loader.state_dict()["sources"]] == [2] * len(parts)
+    with pytest.raises(hr.StateMismatch, match="window is 3 here and 2 in the state\nhint: leave window out"):
+        loaders(mixed(parts), 1, state, window=3)
+
+
 def test_another_packing_or_other_data_are_refused_by_name(parts: dict[str, Corpus]) -> None:
     state = steps(loaders(mixed(parts), 1, global_batch_size=12), 2)[-1].state
     other = {

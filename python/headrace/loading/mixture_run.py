@@ -283,7 +283,11 @@ def _part(
     share: int,
     saved: Mapping[str, Any] | None,
 ) -> Part:
-    """A source in its order: as it was saved, or as its defaults are."""
+    """A source in its order: as it was saved, or as its defaults are.
+
+    Raises:
+        StateMismatch: if a window is given that is not the saved one.
+    """
     data = dataset.packed.get(name)
     if data is None:
         if saved is None:
@@ -293,7 +297,7 @@ def _part(
         return Part(name=name, dataset=None, lanes=lanes, window=window, limit=limit, core=None, fixed=kept)
     chunks = data.core.row_group_count
     if saved is not None and saved["lanes"] is not None:
-        lanes, window = saved["lanes"], saved["window"]
+        lanes, window = saved["lanes"], choose("window", given.window, saved, 1)
     else:
         tokens = max(_WINDOW_TOKENS, fixed["lanes"] * _WINDOW_TOKENS_PER_LANE) * share >> 48
         window = given.window or min(max(1, -(-tokens * chunks // max(1, data.weight))), max(1, chunks))
