@@ -1,6 +1,7 @@
 """headrace with PyTorch, JAX and pyarrow: one memory, no copy; and under torch.distributed, killed and resumed."""
 
 import gc
+import inspect
 import json
 import os
 import signal
@@ -516,3 +517,49 @@ def test_samples_come_as_tensors_too(tmp_path: Path) -> None:
     assert batches[0]["name"] == ["n"] * 4
     pairs = IterableDataset([(number, number) for number in range(4)], batch_size=2)
     assert [[part.tolist() for part in batch] for batch in pairs] == [[[0, 1], [0, 1]], [[2, 3], [2, 3]]]
+
+
+def test_an_iterable_dataset_takes_what_a_loader_takes(tmp_path: Path) -> None:
+    ours, loaders = (dict(inspect.signature(kind).parameters) for kind in (IterableDataset, hr.DataLoader))
+    assert {name: one.default for name, one in ours.items()} == {
+        name: one.default
+        for name, one in loaders.items()
+        if name not in ("pin_memory", "multiprocessing_context", "persistent_workers", "pin_memory_device", "in_order")
+    }
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"id": {number}}}\n' for number in range(9)))
+    started: list[int] = []
+
+    def odd(sample: dict[str, Any]) -> dict[str, Any]:
+        return {"id": 1 // (sample["id"] % 4)} | sample
+
+    dataset = IterableDataset(
+        hr.open(tmp_path).map(odd),
+        batch_size=2,
+        shuffle=False,
+        num_workers=1,
+        drop_last=True,
+        on_error="skip",
+        worker_type="thread",
+        items_in_parallel=2,
+        worker_init_fn=started.append,
+        collate_fn=lambda samples: {"ids": np.array([sample["id"] for sample in samples])},
+    )
+    batches = list(torch.utils.data.DataLoader(dataset, batch_size=None))
+    assert [batch["ids"].tolist() for batch in batches] == [[1], [2, 3], [5], [6, 7]]
+    assert started == [0]
+    empty = IterableDataset(hr.open(tmp_path).take(1), global_batch_size=2, world_size=2, rank=0, allow_empty=True)
+    assert list(empty) == [[]]
+    sampled = IterableDataset([10, 11, 12, 13], batch_size=2, sampler=[3, 0, 2])
+    assert [batch.tolist() for batch in sampled] == [[13, 10], [12]]
+    batched = IterableDataset([10, 11, 12, 13], batch_sampler=[[1], [2, 0]])
+    assert [batch.tolist() for batch in batched] == [[11], [12, 10]]
+    drawn = [
+        [
+            batch.tolist()
+            for batch in IterableDataset(
+                range(20), batch_size=5, shuffle=True, generator=torch.Generator().manual_seed(seed)
+            )
+        ]
+        for seed in (1, 1, 2)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]

@@ -1,6 +1,6 @@
 """A `headrace.DataLoader` in the form that PyTorch's own DataLoader takes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
 from torch.utils.data import IterableDataset as _TorchIterableDataset
@@ -27,7 +27,8 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
     process would begin the whole run anew. Tensors share memory with the batch. `state_dict` and `load_state_dict` are
     those of the loader, so that torchdata's StatefulDataLoader saves and resumes exactly.
 
-    The arguments are those of `headrace.DataLoader`, by keyword.
+    The arguments are those of `headrace.DataLoader`, by keyword, but for those that are accepted there for the sake of
+    PyTorch's signature alone, and `pin_memory`: give that to PyTorch's DataLoader, which pins tensors itself.
 
     Attributes:
         loader: the `headrace.DataLoader` that gives the batches.
@@ -47,6 +48,12 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
         batch_size: SupportsIndex | None = UNSET,
         global_batch_size: SupportsIndex | Mapping[int, int] | None = None,
         shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        drop_last: bool = False,
+        worker_init_fn: Callable[[int], object] | None = None,
+        generator: Any = None,
         seed: SupportsIndex | None = None,
         window: SupportsIndex | None = None,
         lanes: SupportsIndex | None = None,
@@ -58,6 +65,10 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
         timeout: float = 0,
         epochs: SupportsIndex | None = None,
         remainder: Literal["drop", "pad"] | None = None,
+        worker_type: Literal["thread", "process", "auto"] = "thread",
+        items_in_parallel: SupportsIndex = 1,
+        allow_empty: bool = False,
+        on_error: Literal["raise", "skip"] = "raise",
         exclude: Any = None,
     ) -> None:
         super().__init__()
@@ -65,7 +76,13 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
             dataset,
             batch_size,
             shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
             num_workers=num_workers,
+            collate_fn=collate_fn,
+            drop_last=drop_last,
+            worker_init_fn=worker_init_fn,
+            generator=generator,
             timeout=timeout,
             prefetch_factor=prefetch_factor,
             global_batch_size=global_batch_size,
@@ -77,6 +94,10 @@ class IterableDataset(_TorchIterableDataset[dict[str, Any]]):
             memory=memory,
             epochs=epochs,
             remainder=remainder,
+            worker_type=worker_type,
+            items_in_parallel=items_in_parallel,
+            allow_empty=allow_empty,
+            on_error=on_error,
             exclude=exclude,
         )
 
