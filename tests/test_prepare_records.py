@@ -138,6 +138,49 @@ def test_a_run_that_ends_at_any_write_goes_on(
     assert ends > 40
 
 
+@pytest.mark.parametrize("mode", [None, "append"])
+@pytest.mark.parametrize("what", ["convert", "optimize", "map"])
+def test_a_run_that_ends_while_it_tidies_up_is_done(
+    tmp_path: Path, few: Path, monkeypatch: pytest.MonkeyPatch, what: str, mode: Any
+) -> None:
+    """The same call finds that nothing is left to do, and adds nothing a second time."""
+    how: dict[str, Any] = {"mode": mode, "num_workers": 0, "verbose": False, "progress": False}
+
+    def call(folder: Path) -> None:
+        if what == "convert":
+            copied(few, folder, mode=mode)
+        elif what == "optimize":
+            headrace.optimize(dict_of, range(9), folder, chunk_size=2, **how)
+        else:
+            headrace.map(written, range(9), folder, **how | {"mode": mode and "overwrite"})
+
+    call(tmp_path / "whole")
+    if mode is not None:
+        shutil.copytree(tmp_path / "whole", tmp_path / "data")
+        call(tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        close = Output.close
+
+        def closed(output: Output, *, finished: bool) -> None:
+            patch.setattr(shutil, "rmtree", ending(shutil.rmtree, itertools.count(), 0, before=False))
+            close(output, finished=finished)
+
+        patch.setattr(Output, "close", closed)
+        with pytest.raises(Stop):
+            call(tmp_path / "data")
+    assert visible(tmp_path / "data") == visible(tmp_path / "whole")
+    call(tmp_path / "data")
+    assert there(tmp_path / "data") == there(tmp_path / "whole")
+
+
+def dict_of(number: int) -> dict[str, int]:
+    return {"number": number}
+
+
+def written(number: int, folder: str) -> None:
+    (Path(folder) / f"{number}.txt").write_text(str(number))
+
+
 def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, many: Path) -> None:
     copied(many, tmp_path / "whole", shard_bytes="100")
     command = [sys.executable, "-m", "headrace", "convert", many, tmp_path / "data", "--format", "documents"]

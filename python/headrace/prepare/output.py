@@ -92,9 +92,7 @@ class Output(ABC):
         """Removes all of an unfinished run."""
         # The journal goes first: without it the rest means nothing.
         self._journal.remove()
-        for path in self.work.glob("blocks-*"):
-            path.unlink()
-        shutil.rmtree(self.chunks, ignore_errors=True)
+        self._remove_made()
         self.chunks.mkdir(exist_ok=True)
 
     # What is there
@@ -252,7 +250,8 @@ class Output(ABC):
         try:
             self._journal.close()
             if finished:
-                # The journal goes first: without it the rest means nothing.
+                # What takes time goes before the journal, by which the same call knows until then that all is done.
+                self._remove_made()
                 self._journal.remove()
             if not self._journal.exists():
                 shutil.rmtree(self.work, ignore_errors=True)
@@ -311,6 +310,11 @@ class Output(ABC):
     def mark(self, catalog: Catalog) -> str | None:
         """What tells the dataset that is there from another one, where a second run could make one in between."""
         return None
+
+    def _remove_made(self) -> None:
+        for path in self.work.glob("blocks-*"):
+            path.unlink()
+        shutil.rmtree(self.chunks, ignore_errors=True)
 
     def _locked(self) -> int:
         path = self.work / _LOCK
