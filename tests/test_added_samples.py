@@ -2,8 +2,9 @@
 
 import gzip
 import json
+import warnings
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -300,7 +301,6 @@ def test_what_is_done_to_samples_may_go_on_with_more_of_them() -> None:
         lambda sizes: made_up(sizes).where(hr.col("id") % 2 == 0),
         lambda sizes: hr.concat([first, made_up(sizes, start=100)]),
         lambda sizes: made_up(sizes).skip(2),
-        lambda sizes: made_up(sizes).take(10),
         lambda sizes: made_up(NEW).take(sum(sizes)),
     ):
         loader = load(data(OLD), 4, lanes=2, window=2)
@@ -313,6 +313,33 @@ def test_what_is_done_to_samples_may_go_on_with_more_of_them() -> None:
         state = load(data(OLD), 4).state_dict()
         with pytest.raises(hr.StateMismatch, match="the data is not that of the state"):
             load(data(NEW)).load_state_dict(state, strict=False)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_what_is_added_behind_the_samples_of_a_run_changes_nothing(shuffle: bool) -> None:
+    """All files are sources, of which the run takes the first samples."""
+    for steps in (lambda data: data.take(14), lambda data: data.take(14).flat_map(twice)):
+        old, new = (steps(made_up(sizes)) for sizes in ((4, 4, 4, 4), (4, 4, 4, 4, 4)))
+        options: dict[str, Any] = {"shuffle": shuffle, "collate_fn": ids_of} | ({"lanes": 2} if shuffle else {})
+        whole = list(islice(load(old, 2, **options), 7))
+        for at in (0, 3, 5):
+            loader = load(new, 2, **options)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                loader.load_state_dict(whole[at].state)
+            assert [batch["id"] for batch in islice(loader, 6 - at)] == [batch["id"] for batch in whole[at + 1 :]]
+            assert loader.state_dict()["changes"] == []
+            again = load(new, 2, **options)
+            again.load_state_dict(loader.state_dict())
+            assert again.state_dict() == loader.state_dict()
+
+
+def twice(sample: dict[str, Any]) -> list[dict[str, Any]]:
+    return [sample, sample]
+
+
+def ids_of(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"id": [sample["id"] for sample in samples]}
 
 
 def test_a_state_whose_additions_do_not_fit_is_refused() -> None:

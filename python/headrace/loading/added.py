@@ -77,13 +77,16 @@ def with_added(pipeline: Pipeline, state: Mapping[str, Any], reached: Callable[[
         state: of the run so far.
         reached: tells the first row of which nothing was used yet; raises StateMismatch if that cannot be known. The
             first epoch that does not begin before it is the first one over all of the data.
-        strict: whether to refuse it.
+        strict: whether to refuse it, unless nothing that was added is among the samples.
 
     Raises:
         StateMismatch: if it is refused, naming the first file that was added; or from `reached`.
     """
     here = described(pipeline) | {"sources": _sources(pipeline)}
     added = here["samples"] - state["pipeline"]["samples"]
+    if not added:
+        # None of what was added is a sample of this dataset.
+        return Adapted(dict(state) | {"sources": here["sources"]}, None)
     told = f"{added} samples were added behind those of the state, the first file is {_first_file(pipeline, state)!r}"
     if strict:
         raise StateMismatch(
