@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from files import run_python
 from headrace.errors import DataError
 from headrace.loading.row_feed import RowFeed
 
@@ -413,3 +414,25 @@ def test_an_epoch_of_less_data_is_not_the_cores(tmp_path: Path, shuffle: bool, i
     with pytest.raises(ValueError, match="expected all samples in storage order or permuted"):
         RowFeed(run, position, driver._workers, driver._workers.stored)
     assert rest(own) == wanted
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_more_shards_than_the_process_may_open_are_read_in_any_order(tmp_path: Path, workers: int) -> None:
+    for number in range(400):
+        np.arange(10 * number, 10 * number + 10, dtype="<u2").tofile(tmp_path / f"{number:03}.bin")
+    program = """
+        import os, resource, sys
+        import numpy as np
+        import headrace as hr
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+        data = hr.open(sys.argv[1], stored_dtype="uint16", sequence_length=2)
+        loader = hr.DataLoader(data, batch_size=700, num_workers=int(sys.argv[2]), seed=0, epochs=2)
+        for epoch in range(2):
+            tokens = np.concatenate([batch["tokens"] for batch in loader])
+            assert np.array_equal(np.sort(tokens.ravel()), np.arange(4000))
+            assert not np.array_equal(tokens.ravel(), np.arange(4000))
+        held = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+        print(sum(path.endswith(".bin") for path in held))
+    """
+    kept = int(run_python(program, tmp_path, workers))
+    assert 0 < kept <= 25, kept

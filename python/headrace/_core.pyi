@@ -197,6 +197,7 @@ class StoredRows:
         width: int,
         convert: tuple[str, str] | None,
         keep: int,
+        keep_open: int,
     ) -> Self: ...
 
 @final

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use headrace::engine::{self, Fed, FeedMeans, Piece, RowBatch, RowShape, StoredFile, Stretch, Values, Whole};
+use headrace::engine::{self, Fed, FeedMeans, Piece, RowBatch, RowShape, RowsKept, StoredFile, Stretch, Values, Whole};
 use headrace::store::Version;
 use headrace::store::open_file;
 use pyo3::exceptions::{PyIndexError, PyTimeoutError, PyValueError};
@@ -78,10 +78,11 @@ pub(crate) struct StoredRows(Arc<engine::StoredRows>);
 impl StoredRows {
     /// Items of pieces of `files`, which are opened as they are needed: piece n begins at byte `starts[n]` of file
     /// `which[n]` and has `counts[n]` items, each `stride` bytes behind the one before; all buffers of 64-bit numbers.
-    /// `convert` as for `Gather.take`; the memory of at most `keep` batches that nobody refers to is kept.
+    /// `convert` as for `Gather.take`; the memory of at most `keep` batches and at most
+    /// `keep_open` files that nobody uses are kept.
     #[new]
-    #[pyo3(signature = (files, which, starts, counts, *, stride, width, convert, keep))]
-    #[allow(clippy::too_many_arguments, reason = "keyword arguments of one call from loading/row_feed.py")]
+    #[pyo3(signature = (files, which, starts, counts, *, stride, width, convert, keep, keep_open))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of one call from samples/stored.py")]
     fn new(
         files: Vec<(PathBuf, u64, String)>,
         which: &Bound<'_, PyAny>,
@@ -91,6 +92,7 @@ impl StoredRows {
         width: usize,
         convert: Option<(String, String)>,
         keep: usize,
+        keep_open: usize,
     ) -> PyResult<Self> {
         let file = |(path, size, version): (PathBuf, u64, String)| {
             let version = Version::from_token(&version).map_err(to_python)?;
@@ -106,7 +108,8 @@ impl StoredRows {
             pieces.push(Piece { file, start, items });
         }
         let shape = RowShape { stride, width, values: values(convert.as_ref())? };
-        let rows = engine::StoredRows::new(files, pieces, shape, keep).map_err(to_python)?;
+        let kept = RowsKept { batches: keep, files: keep_open };
+        let rows = engine::StoredRows::new(files, pieces, shape, kept).map_err(to_python)?;
         Ok(Self(Arc::new(rows)))
     }
 }

@@ -1,6 +1,7 @@
 """Samples that are rows of one width in files of this machine: the core gathers them by their numbers alone."""
 
-from typing import Any, NamedTuple
+import resource
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +11,13 @@ from headrace import _core
 from .pipeline import AnyPipeline, Pipeline
 from .source import InPlace
 
-__all__ = ["StoredSamples"]
+__all__ = ["BATCHES_KEPT", "StoredSamples"]
 
-_KEPT = 64
+BATCHES_KEPT: Final = 64
 """Batches that went whose memory is used again: more than are ready ahead of use."""
+
+_FILES_KEPT: Final = 256
+"""Files that stay open, if the process may have eight times as many."""
 
 
 class StoredSamples(NamedTuple):
@@ -51,13 +55,19 @@ class StoredSamples(NamedTuple):
             stride=first.stride,
             width=first.width,
             convert=first.convert,
-            keep=_KEPT,
+            keep=BATCHES_KEPT,
+            keep_open=_files_kept(),
         )
         return StoredSamples(rows, first.column, first.dtype, first.shape)
 
     def batch(self, memory: "_core.Buffer") -> dict[str, npt.NDArray[Any]]:
         """The bytes of some samples as a batch."""
         return {self.column: np.frombuffer(memoryview(memory), self.dtype).reshape(-1, *self.shape)}
+
+
+def _files_kept() -> int:
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _FILES_KEPT if most == resource.RLIM_INFINITY else min(_FILES_KEPT, most // 8)
 
 
 def _kind(part: InPlace) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::memory::{Budget, Layout, Shelf, Slot};
+use super::memory::{Budget, Layout, Shelf, Slot, SlotMut};
 use crate::error::{Error, Place, Result};
 use crate::store::open_file::OpenFile;
 
@@ -102,30 +102,61 @@ impl Gather {
             Ok((&**file, row.start))
         };
         let places = rows.iter().map(find).collect::<Result<Vec<_>>>()?;
-        self.fill(&places, width, values)
+        let mut filling = self.begin(places.len(), width, values)?;
+        filling.add(&places)?;
+        Ok(filling.finish())
     }
 
-    /// The same of rows that lie within their files: a file and the first byte there for each.
-    pub(super) fn fill(&self, rows: &[(&OpenFile, u64)], width: usize, values: Values) -> Result<Slot<u8>> {
+    /// The same of so many rows that are added one after another, and lie within their files.
+    pub(super) fn begin(&self, rows: usize, width: usize, values: Values) -> Result<Filling> {
         let out_width = values.bytes_of(width);
-        let bytes = out_width.and_then(|out| out.checked_mul(rows.len()));
+        let bytes = out_width.and_then(|out| out.checked_mul(rows));
         let (Some(out_width), Some(bytes)) = (out_width, bytes) else {
-            return Err(Error::Argument(format!("{} rows of {width} bytes cannot be gathered", rows.len())));
+            return Err(Error::Argument(format!("{rows} rows of {width} bytes cannot be gathered")));
         };
         let mut layout = Layout::new();
         let region = layout.add::<u8>(bytes);
         let Some(arena) = self.shelf.take(&layout)? else {
             return Err(Error::Internal("a budget without end has an end".to_owned()));
         };
-        let mut out = arena.carve(region);
-        let read = match values {
-            Values::Stored => read_stored(rows, width, &mut out),
-            Values::Converted(from, to) => read_converted(rows, width, from, to, &mut out, out_width),
+        Ok(Filling { out: arena.carve(region), filled: 0, width, values, out_width })
+    }
+}
+
+/// An array that rows are gathered into, some at a time.
+#[derive(Debug)]
+pub(super) struct Filling {
+    out: SlotMut<u8>,
+    /// Bytes.
+    filled: usize,
+    width: usize,
+    values: Values,
+    /// Bytes of a row as it comes.
+    out_width: usize,
+}
+
+impl Filling {
+    /// Reads the next rows: a file and the first byte there for each.
+    ///
+    /// # Errors
+    /// Those of [`Gather::take`]. Nothing more can be added then.
+    pub(super) fn add(&mut self, rows: &[(&OpenFile, u64)]) -> Result<()> {
+        let (begin, end) = (self.filled, self.filled + rows.len() * self.out_width);
+        let out = &mut self.out[begin..end];
+        let read = match self.values {
+            Values::Stored => read_stored(rows, self.width, out),
+            Values::Converted(from, to) => read_converted(rows, self.width, from, to, out, self.out_width),
         };
         // Behind the reads, so that what was written to a file meanwhile is noticed too; it explains any other fault.
         check(rows)?;
         read?;
-        Ok(out.freeze(bytes))
+        self.filled = end;
+        Ok(())
+    }
+
+    /// What was filled.
+    pub(super) fn finish(self) -> Slot<u8> {
+        self.out.freeze(self.filled)
     }
 }
 

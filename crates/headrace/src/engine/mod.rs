@@ -13,7 +13,7 @@
 //! comes before its window, from what it needs of it. Completion order never reaches the output.
 //!
 //! Rows of one width need none of this: they are gathered from open files, wherever they lie ([`gather`]). Where their
-//! items are found by arithmetic alone ([`stored`]), batches of them are made ahead of use ([`row_feed`]).
+//! items are found by arithmetic alone ([`stored`], [`open_files`]), batches of them are made ahead of use ([`row_feed`]).
 //!
 //! Not here: which tokens come next ([`crate::order`]), how bytes become documents ([`crate::format`]).
 
@@ -36,6 +36,7 @@ mod leave_out;
 mod load;
 mod memory;
 mod mixed;
+mod open_files;
 mod plan;
 mod pool;
 mod report;
@@ -62,12 +63,13 @@ pub use fetching::fetch;
 pub use gather::{Gather, Row, Values, Whole};
 pub use memory::{Plain, Slot};
 pub use mixed::{MixedEngine, mixed_sources};
+pub use open_files::StoredFile;
 pub use plan::{ChunkPlan, WindowPlan};
 pub use report::{Report, report};
 pub use row_feed::{Fed, FeedMeans, RowBatch, RowFeed, Stretch};
 pub use run::{PackSpec, Run};
 pub use shares::Shares;
-pub use stored::{Piece, RowShape, StoredFile, StoredRows};
+pub use stored::{Piece, RowShape, RowsKept, StoredRows};
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};

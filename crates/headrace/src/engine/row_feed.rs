@@ -320,7 +320,8 @@ fn claim(left: &mut VecDeque<Stretch>) -> Option<Task> {
 #[cfg(test)]
 mod tests {
     use super::super::gather::Values;
-    use super::super::stored::{Piece, RowShape, StoredFile};
+    use super::super::open_files::StoredFile;
+    use super::super::stored::{Piece, RowShape, RowsKept};
     use super::*;
     use crate::store::Version;
     use proptest::prelude::*;
@@ -334,7 +335,8 @@ mod tests {
         let file = StoredFile::new(path, bytes.len() as u64, Version::Unknown);
         let piece = Piece { file: 0, start: 0, items: u64::from(count) };
         let shape = RowShape { stride: 2, width: 2, values: Values::Stored };
-        (folder, Arc::new(StoredRows::new(vec![file], vec![piece], shape, 4).unwrap()))
+        let kept = RowsKept { batches: 4, files: 1 };
+        (folder, Arc::new(StoredRows::new(vec![file], vec![piece], shape, kept).unwrap()))
     }
 
     fn means(workers: usize, ahead: usize, memory: u64) -> FeedMeans {

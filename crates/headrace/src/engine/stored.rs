@@ -1,22 +1,9 @@
 //! Items that are rows of one width in files of this machine, whatever their number: any of them is found by arithmetic.
 
-use std::path::PathBuf;
-use std::sync::OnceLock;
-
 use super::gather::{Gather, Values};
 use super::memory::Slot;
+use super::open_files::{OpenFiles, StoredFile};
 use crate::error::{Error, Result};
-use crate::store::Version;
-use crate::store::open_file::OpenFile;
-
-/// A file as it was listed. It is opened when a row of it is wanted, and stays open.
-#[derive(Debug)]
-pub struct StoredFile {
-    path: PathBuf,
-    size: u64,
-    version: Version,
-    opened: OnceLock<OpenFile>,
-}
 
 /// Neighbouring items of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,10 +27,19 @@ pub struct RowShape {
     pub values: Values,
 }
 
+/// What of what is not in use is kept, at most.
+#[derive(Debug, Clone, Copy)]
+pub struct RowsKept {
+    /// The memory of so many batches.
+    pub batches: usize,
+    /// So many open files.
+    pub files: usize,
+}
+
 /// Items of pieces, laid end to end, and numbered so.
 #[derive(Debug)]
 pub struct StoredRows {
-    files: Vec<StoredFile>,
+    files: OpenFiles,
     pieces: Vec<Piece>,
     /// The number of each piece's first item, and of all items.
     starts: Vec<u64>,
@@ -52,31 +48,16 @@ pub struct StoredRows {
     gather: Gather,
 }
 
-impl StoredFile {
-    /// A file that has this size and version.
-    pub fn new(path: PathBuf, size: u64, version: Version) -> Self {
-        Self { path, size, version, opened: OnceLock::new() }
-    }
-
-    fn open(&self) -> Result<&OpenFile> {
-        if let Some(file) = self.opened.get() {
-            return Ok(file);
-        }
-        let file = OpenFile::open(&self.path, self.size, &self.version)?;
-        // Another thread may have opened it too: one of the two is kept.
-        Ok(self.opened.get_or_init(|| file))
-    }
-}
-
 impl StoredRows {
-    /// Items of `pieces` of `files`; the memory of at most `keep` batches that nobody refers to is kept.
+    /// Items of `pieces` of `files`, which are opened as they are needed.
     ///
     /// # Errors
     /// [`Error::Argument`] if a file does not hold the items of a piece, or no item is of whole numbers.
-    pub fn new(files: Vec<StoredFile>, pieces: Vec<Piece>, shape: RowShape, keep: usize) -> Result<Self> {
+    pub fn new(files: Vec<StoredFile>, pieces: Vec<Piece>, shape: RowShape, kept: RowsKept) -> Result<Self> {
         let Some(row_bytes) = shape.values.bytes_of(shape.width) else {
             return Err(Error::Argument(format!("there are no rows of {shape:?}")));
         };
+        let files = OpenFiles::new(files, kept.files);
         let mut starts = vec![0];
         let mut total = 0_u64;
         for piece in &pieces {
@@ -87,7 +68,7 @@ impl StoredRows {
             total = sum.ok_or_else(|| Error::Argument(format!("no file holds the items of {piece:?}")))?;
             starts.push(total);
         }
-        Ok(Self { files, pieces, starts, shape, row_bytes, gather: Gather::new(keep) })
+        Ok(Self { files, pieces, starts, shape, row_bytes, gather: Gather::new(kept.batches) })
     }
 
     /// Items.
@@ -118,16 +99,43 @@ impl StoredRows {
             let at = self.starts.partition_point(|&start| start <= number) - 1;
             let piece = self.pieces[at];
             let start = piece.start + (number - self.starts[at]) * self.shape.stride;
-            Ok((self.files[piece.file].open()?, start))
+            Ok((piece.file, start))
         };
-        let rows = numbers.iter().map(find).collect::<Result<Vec<_>>>()?;
-        self.gather.fill(&rows, self.shape.width, self.shape.values)
+        let places = numbers.iter().map(find).collect::<Result<Vec<_>>>()?;
+        let mut filling = self.gather.begin(places.len(), self.shape.width, self.shape.values)?;
+        let mut left = &places[..];
+        while !left.is_empty() {
+            let (files, count) = self.first_files(left);
+            let (some, others) = left.split_at(count);
+            let opened = self.files.open(&files)?;
+            let row = |&(file, start)| (&*opened[files.partition_point(|&other| other < file)], start);
+            filling.add(&some.iter().map(row).collect::<Vec<_>>())?;
+            left = others;
+        }
+        Ok(filling.finish())
+    }
+
+    /// The files of the first places, ascending, and how many places these are: as many as may be held at once.
+    fn first_files(&self, places: &[(usize, u64)]) -> (Vec<usize>, usize) {
+        let mut files = Vec::new();
+        for (number, (file, _)) in places.iter().enumerate() {
+            if let Err(at) = files.binary_search(file) {
+                if files.len() == self.files.at_once() {
+                    return (files, number);
+                }
+                files.insert(at, *file);
+            }
+        }
+        (files, places.len())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Version;
+
+    const KEPT: RowsKept = RowsKept { batches: 1, files: 8 };
 
     const SHAPE: RowShape = RowShape { stride: 2, width: 3, values: Values::Stored };
 
@@ -146,7 +154,7 @@ mod tests {
     fn items_are_found_in_the_pieces_that_they_lie_in() {
         let (_folder, files) = files(&[b"abcdefg", b"0123456"]);
         let pieces = [(1, 2, 2), (0, 0, 3)].map(|(file, start, items)| Piece { file, start, items });
-        let rows = StoredRows::new(files, pieces.to_vec(), SHAPE, 1).unwrap();
+        let rows = StoredRows::new(files, pieces.to_vec(), SHAPE, KEPT).unwrap();
         assert_eq!(rows.len(), 5);
         assert_eq!(&*rows.take(&[0, 1, 2, 3, 4]).unwrap(), b"234456abccdeefg");
         assert_eq!(&*rows.take(&[4, 0]).unwrap(), b"efg234");
@@ -156,10 +164,24 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_more_files_than_stay_open_come_in_their_order() {
+        let contents: Vec<Vec<u8>> = (0..40).map(|file| vec![file; 5]).collect();
+        let contents: Vec<&[u8]> = contents.iter().map(Vec::as_slice).collect();
+        for most in [0, 1, 3, 8, 39, 40] {
+            let (_folder, files) = files(&contents);
+            let pieces = (0..40).map(|file| Piece { file, start: 0, items: 2 }).collect();
+            let rows = StoredRows::new(files, pieces, SHAPE, RowsKept { batches: 1, files: most }).unwrap();
+            let numbers: Vec<i64> = (0..200).map(|number| number * 37 % 80).collect();
+            let wanted: Vec<u8> = numbers.iter().flat_map(|&number| [number as u8 / 2; 3]).collect();
+            assert_eq!(&*rows.take(&numbers).unwrap(), wanted, "{most}");
+        }
+    }
+
+    #[test]
     fn pieces_that_no_file_holds_are_refused() {
         for (file, start, items) in [(0, 0, 4), (1, 0, 1), (0, u64::MAX, 1), (0, 0, u64::MAX), (0, 0, 0)] {
             let (_folder, files) = files(&[b"abcdefg"]);
-            let found = StoredRows::new(files, vec![Piece { file, start, items }], SHAPE, 1);
+            let found = StoredRows::new(files, vec![Piece { file, start, items }], SHAPE, KEPT);
             assert!(matches!(found, Err(Error::Argument(_))), "{file} {start} {items}");
         }
     }
@@ -167,7 +189,7 @@ mod tests {
     #[test]
     fn a_file_that_changed_is_noticed_and_one_that_was_replaced_goes_on() {
         let (folder, files) = files(&[b"abcdefg"]);
-        let rows = StoredRows::new(files, vec![Piece { file: 0, start: 0, items: 3 }], SHAPE, 1).unwrap();
+        let rows = StoredRows::new(files, vec![Piece { file: 0, start: 0, items: 3 }], SHAPE, KEPT).unwrap();
         assert_eq!(&*rows.take(&[0]).unwrap(), b"abc");
         let path = folder.path().join("0");
         std::fs::rename(&path, folder.path().join("old")).unwrap();

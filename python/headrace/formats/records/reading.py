@@ -9,18 +9,16 @@ import numpy.typing as npt
 
 from headrace import _core
 from headrace._files import File, Store
+from headrace.samples.stored import BATCHES_KEPT
 
 __all__ = ["Opened", "local_path", "open_file", "read_many"]
 
 _Ints = npt.NDArray[np.int64]
 
-_KEPT = 64
-"""Arrays of batches that went whose memory is used again: more than are ready ahead of use."""
-
 _READERS = 16
 """Stretches of a remote store that one call reads at once."""
 
-_gather = _core.Gather(keep=_KEPT)
+_gather = _core.Gather(keep=BATCHES_KEPT)
 
 Opened = tuple[File, "_core.OpenFile | None"]
 """A file, and if it is one of this machine the same opened."""
