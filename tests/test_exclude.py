@@ -571,3 +571,85 @@ def test_functions_and_datasets_say_which(stored: hr.SampleDataset) -> None:
         loader_of(data, data)
     with pytest.raises(ValueError, match="exclude has no meaning for an object that is not headrace's"):
         hr.DataLoader([1, 2, 3], exclude=names)
+
+
+# Datasets say which
+
+
+@pytest.fixture(scope="module", params=["jsonl", "parquet", "files"])
+def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two folders below one, with files of the same names; what is in them is 0..30 and 100..130."""
+    folder = tmp_path_factory.mktemp("named")
+    for name, start in (("a", 0), ("b", 100)):
+        (folder / name).mkdir()
+        for file in range(3):
+            some = [{"n": start + row, "tokens": [row] * 3} for row in range(10 * file, 10 * file + 10)]
+            if request.param == "jsonl":
+                (folder / name / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+            elif request.param == "parquet":
+                pq.write_table(pa.Table.from_pylist(some), folder / name / f"{file}.parquet", row_group_size=4)
+            else:
+                for row in some:
+                    (folder / name / f"{row['n'] - start:03}.raw").write_bytes(bytes([row["n"]]))
+    return folder
+
+
+def number_of(sample: dict[str, Any]) -> int:
+    return sample["n"] if "n" in sample else sample["data"][0]
+
+
+def numbers_of(data: Any, exclude: Any) -> list[int]:
+    """The numbers that a loader gives in an epoch."""
+    loader = hr.DataLoader(data.map(number_of), batch_size=5, epochs=1, num_workers=1, exclude=exclude)
+    return sorted(number for batch in loader for number in batch.tolist())
+
+
+def test_a_dataset_means_its_documents_wherever_the_loader_has_them(folders: Path) -> None:
+    some = hr.open(folders / "b").subset([3, 4, 25])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wanted = [*range(30), *(number for number in range(100, 130) if number not in (103, 104, 125))]
+        assert numbers_of(hr.open(folders), some) == wanted
+        assert numbers_of(hr.open(folders / "b"), hr.open(folders).subset([33, 34, 55])) == wanted[30:]
+        assert numbers_of(hr.open(folders / "b"), some) == wanted[30:]
+        both = hr.concat([hr.open(folders / "a"), hr.open(folders / "b")])
+        assert numbers_of(both, some) == wanted
+    # As names do that the loader's own batches tell, whose list goes on wherever the data lies.
+    data = hr.open(folders)
+    state = loader_of(data, some).state_dict()
+    assert loader_of(data, [data.place(number) for number in (33, 34, 55)]).state_dict() == state
+
+
+def test_documents_of_other_data_are_no_documents_of_this(folders: Path) -> None:
+    with pytest.warns(
+        UserWarning, match=r"exclude: 2 of 2 documents are not in the dataset, the first is '.*/a/"
+    ) as told:
+        assert numbers_of(hr.open(folders / "b"), hr.open(folders / "a").subset([3, 25])) == [*range(100, 130)]
+    assert "hint: files are told from each other by their whole URLs" in str(told[0].message)
+    with pytest.warns(UserWarning, match="exclude: 1 of 2 documents are not in the dataset"):
+        assert 103 not in numbers_of(hr.open(folders / "b"), hr.open(folders).subset([3, 33]))
+
+
+def test_a_dataset_of_one_source_of_a_mixture_means_that_source(folders: Path) -> None:
+    one, other = hr.open(folders / "a"), hr.open(folders / "b")
+    mixed = hr.mix({"a": (one, 1.0), "b": (other, 1.0)})
+    for some, left in ((one.subset([3, 4]), {3, 4}), (other.subset([25]), {125})):
+        batches = take_batches(hr.DataLoader(mixed, global_batch_size=1, num_workers=1, exclude=some), 150)
+        places = {place for batch in batches for place in zip(batch["source"].tolist(), batch.sources(), strict=True)}
+        sources = [(0, one, 0), (1, other, 100)]
+        given = {
+            base + number
+            for which, data, base in sources
+            for number in range(30)
+            if (which, data.place(number)) in places
+        }
+        assert {*range(30), *range(100, 130)} - given == left
+
+
+def test_a_dataset_that_is_cut_in_another_way_is_refused(tmp_path: Path) -> None:
+    np.arange(120, dtype="<u2").tofile(tmp_path / "x.bin")
+    ten, twenty = (hr.open(tmp_path, stored_dtype="uint16", sequence_length=length) for length in (10, 20))
+    with pytest.raises(
+        ValueError, match=r"has 12 samples of .*/x\.bin, as the loader's, found one with 6 .*\nhint: open"
+    ):
+        loader_of(ten, twenty.subset([1]))

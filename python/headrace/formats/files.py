@@ -3,8 +3,9 @@
 Nothing is read but what is asked for: a chunk is up to 256 neighbouring samples, and opening it reads nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, cast
@@ -16,7 +17,7 @@ from headrace._files import File, Store
 from headrace._traffic import Traffic
 from headrace.errors import DataError
 from headrace.formats.options import Group
-from headrace.samples.source import Chunk, Extent, Place, Source, digest
+from headrace.samples.source import Chunk, Extent, Hits, Place, Source, digest
 
 __all__ = ["FilesSource", "Group"]
 
@@ -103,13 +104,37 @@ class FilesSource(Source):
             number = int(self._groups.members[self._groups.bounds[number]])
         return Place(self._table.path(number), chunk, row)
 
-    def named(self, file: str, chunk: int, rows: npt.NDArray[np.int64]) -> tuple[int, npt.NDArray[np.bool_]] | None:
+    def whole_places(self, chunk: int, rows: Iterable[int]) -> Iterator[Place]:
+        """See `Named.whole_places`: a file has one item, and no chunk of its own."""
+        root = self.url.rstrip("/")
+        return (Place(f"{root}/{self.place(chunk, row).file}", 0, 0) for row in rows)
+
+    def items_in(self, url: str) -> list[int] | None:
+        """See `Named.items_in`."""
+        return [1] if url in self._items else None
+
+    def named(self, file: str, chunk: int, rows: npt.NDArray[np.int64]) -> Hits | None:
         """See `Named.named`: each item is a file of its own."""
+        if file.startswith(f"{self.url.rstrip('/')}/"):
+            found = self._items.get(file)
+            if found is None or chunk:
+                return None
+            is_there = rows == 0
+            return Hits(found[0], np.full(int(is_there.sum()), found[1], dtype=np.int64), is_there)
         if chunk >= len(self.sizes):
             return None
         is_there = rows < self.sizes[chunk]
         is_there[is_there] = [self.place(chunk, row).file == file for row in rows[is_there].tolist()]
-        return chunk, is_there
+        return Hits(chunk, rows[is_there], is_there)
+
+    @cached_property
+    def _items(self) -> dict[str, tuple[int, int]]:
+        """Chunk and row of each item, by its file's whole URL."""
+        return {
+            place.file: (chunk, row)
+            for chunk, size in enumerate(self.sizes.tolist())
+            for row, place in enumerate(self.whole_places(chunk, range(size)))
+        }
 
     def identity(self, extent: Extent | None = None) -> str:
         """A digest of paths, sizes, and which files belong together."""

@@ -30,14 +30,11 @@ OpenAgain = Callable[[], _core.Index]
 
 
 class RowGroups(Named):
-    """The rows of Parquet files by their places: nothing is read for them.
-
-    Places name a file by its path below the root, with the row group's number in the dataset, or by its whole URL, with
-    the row group's number in the file, as `headrace.Source` does.
-    """
+    """The rows of Parquet files by their places: nothing is read for them. A chunk is a row group."""
 
     def __init__(self, core: _core.Index) -> None:
         self._core = core
+        self.url = core.url
         self.sizes = np.frombuffer(memoryview(core.row_group_sizes()), dtype=np.int64)
 
     @cached_property
@@ -46,23 +43,29 @@ class RowGroups(Named):
         return [entry[0] for entry in self._core.file_table()]
 
     @cached_property
+    def _all_urls(self) -> list[str]:
+        return self._core.files()
+
+    @cached_property
     def _urls(self) -> dict[str, int]:
-        return {url: number for number, url in enumerate(self._core.files())}
+        return {url: number for number, url in enumerate(self._all_urls)}
 
     def file(self, chunk: int) -> str:
         """See `Named.file`."""
         return self.paths[self._core.row_group_place(chunk)[0]]
 
-    def named(self, file: str, chunk: int, rows: npt.NDArray[np.int64]) -> tuple[int, npt.NDArray[np.bool_]] | None:
-        """See `Named.named`."""
-        number = self._urls.get(file)
+    def file_url(self, chunk: int) -> str:
+        """See `Named.file_url`."""
+        return self._all_urls[self._core.row_group_place(chunk)[0]]
+
+    def first_chunk(self, url: str) -> int | None:
+        """See `Named.first_chunk`."""
+        number = self._urls.get(url)
         if number is None:
-            return super().named(file, chunk, rows)
-        count = len(self.sizes)
-        chunk += bisect_left(range(count), number, key=lambda group: self._core.row_group_place(group)[0])
-        if chunk >= count or self._core.row_group_place(chunk)[0] != number:
             return None
-        return chunk, rows < self.sizes[chunk]
+        count = len(self.sizes)
+        first = bisect_left(range(count), number, key=lambda group: self._core.row_group_place(group)[0])
+        return first if first < count and self._core.row_group_place(first)[0] == number else None
 
 
 class ParquetSource(RowGroups, Source):
@@ -77,7 +80,6 @@ class ParquetSource(RowGroups, Source):
         super().__init__(core)
         self.core = core
         self._open_again = open_again
-        self.url = core.url
         self.stored = np.frombuffer(memoryview(core.row_group_bytes()), dtype=np.int64)
         self.schema = dict(core.schema())
         self.remote = core.is_remote

@@ -116,15 +116,15 @@ def exclude_of(what: Any, dataset: Dataset) -> DocumentIds | None:
     """
     if what is None:
         return None
-    pipelines = None
+    pipeline = None
     if isinstance(what, Dataset):
         if not isinstance(what, SampleDataset) or what.pipeline.filtered:
             raise TypeError(
                 f"exclude takes a dataset of stored samples, such as where(condition) gives, got {what!r}\n"
                 "hint: a filter decides only when samples are read"
             )
-        pipelines = [what.pipeline]
-    return document_ids(what, _sources(dataset), pipelines) or None
+        pipeline = what.pipeline
+    return document_ids(what, _sources(dataset), pipeline) or None
 
 
 def exclusion_of(

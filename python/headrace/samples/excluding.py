@@ -38,35 +38,60 @@ class Marked(NamedTuple):
     """int64, (items,): which of the names."""
 
 
-def document_ids(what: Any, sources: Iterable[Named], pipelines: Sequence[Pipeline] | None) -> DocumentIds:
+def document_ids(what: Any, sources: Iterable[Named], pipeline: Pipeline | None) -> DocumentIds:
     """The documents that a user means, who is warned of those that there are not.
 
     Args:
         what: see `read_ids`; or a function that is called with the `Place` of every item of the sources, and says
             whether it is meant.
         sources: that documents may lie in.
-        pipelines: in place of `what`, those whose samples are meant: in the order of storage.
+        pipeline: in place of `what`, one whose samples are meant: in the order of storage.
 
     Raises:
         TypeError: if it is nothing of that kind.
-        ValueError: if a name is none.
+        ValueError: if a name is none, or the pipeline has other samples of a file than a source.
     """
     distinct = list({id(source): source for source in sources}.values())
-    if pipelines is not None:
-        return DocumentIds(place for pipeline in pipelines for place in _all_places(pipeline))
     if callable(what):
         return DocumentIds(place for source in distinct for place in _meant(what, source))
-    ids = DocumentIds(read_ids(what))
+    if pipeline is None:
+        ids, hint = DocumentIds(read_ids(what)), "names are those that batch.sources() tells of this dataset"
+    else:
+        ids, hint = DocumentIds(_all_places(pipeline)), "files are told from each other by their whole URLs"
+        _expect_alike(ids.files, pipeline, distinct)
     missing = np.ones(len(ids), dtype=np.bool_)
     for source in distinct:
         missing[_named(source, ids)[2]] = False
     if missing.any():
         warnings.warn(
             f"headrace: exclude: {int(missing.sum()):,} of {len(ids):,} documents are not in the dataset, the first is "
-            f"{ids.text(int(missing.argmax()))!r}\nhint: names are those that batch.sources() tells of this dataset",
+            f"{ids.text(int(missing.argmax()))!r}\nhint: {hint}",
             stacklevel=7,
         )
-    return ids
+    # By names that say nothing of where the data lies, as long as one source has them.
+    return ids if pipeline is None or len(distinct) > 1 else _renamed(ids, distinct[0])
+
+
+def _expect_alike(files: Iterable[str], pipeline: Pipeline, sources: Sequence[Named]) -> None:
+    """Refuses a pipeline whose source makes other samples of a file than one of those that documents may lie in."""
+    own = {id(origin.source): origin.source for origin in pipeline.origins}.values()
+    for file in files:
+        counts = [found for source in own if (found := source.items_in(file)) is not None]
+        for source in sources:
+            found = source.items_in(file)
+            if found is not None and found not in counts:
+                raise ValueError(
+                    f"exclude: expected a dataset that has {sum(found):,} samples of {file}, as the loader's, found "
+                    f"one with {sum(counts[0]):,} or in other chunks\nhint: open both in the same way"
+                )
+
+
+def _renamed(ids: DocumentIds, source: Named) -> DocumentIds:
+    """The same documents by the places that their source tells; those that it lacks as they are."""
+    places = [Place(ids.files[file], *rest) for file, *rest in zip(ids.file, ids.chunk, ids.row, strict=True)]
+    for chunk, row, number in zip(*_named(source, ids), strict=True):
+        places[number] = source.place(int(chunk), int(row))
+    return DocumentIds(places)
 
 
 def found_in(source: Named, ids: DocumentIds) -> Found:
@@ -116,10 +141,9 @@ def _named(source: Named, ids: DocumentIds) -> tuple[_Ints, _Ints, _Ints]:
     for file, number, some, names in ids.by_chunk():
         found = source.named(file, number, some)
         if found is not None:
-            chunk, is_there = found
-            rows.append(some[is_there])
-            chunks.append(np.full(len(rows[-1]), chunk, dtype=np.int64))
-            numbers.append(names[is_there])
+            rows.append(found.rows)
+            chunks.append(np.full(len(found.rows), found.chunk, dtype=np.int64))
+            numbers.append(names[found.is_there])
     return np.concatenate(chunks), np.concatenate(rows), np.concatenate(numbers)
 
 
@@ -158,8 +182,7 @@ def _all_places(pipeline: Pipeline) -> Iterator[Place]:
     selection = pipeline.selection
     for piece, origin, chunk in _pieces(selection):
         source = pipeline.origins[origin].source
-        for row in selection.rows_of(piece).tolist():
-            yield source.place(chunk, row)
+        yield from source.whole_places(chunk, selection.rows_of(piece).tolist())
 
 
 _NONE: _Ints = np.zeros(0, dtype=np.int64)

@@ -7,8 +7,10 @@ loaders.
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -17,7 +19,7 @@ import numpy.typing as npt
 
 from headrace._traffic import Traffic
 
-__all__ = ["Chunk", "Extent", "InPlace", "Named", "Place", "Places", "Source", "digest", "files_in"]
+__all__ = ["Chunk", "Extent", "Hits", "InPlace", "Named", "Place", "Places", "Source", "digest", "files_in"]
 
 
 class Place(NamedTuple):
@@ -147,24 +149,68 @@ class InPlace:
     shape: tuple[int, ...]
 
 
+class Hits(NamedTuple):
+    """Items that have some places."""
+
+    chunk: int
+    """The number of their chunk."""
+    rows: npt.NDArray[np.int64]
+    """int64, (items,): which items of it."""
+    is_there: npt.NDArray[np.bool_]
+    """bool, (places,): which of the places they have."""
+
+
 class Named(ABC):
     """Items in chunks, which have places.
 
+    A place names a file by its path below the root, with the chunk's number in the dataset, or by its whole URL, with
+    the chunk's number in the file.
+
     Attributes:
-        sizes: int64, (chunks,): items in each chunk.
+        sizes: int64, (chunks,): items in each chunk. Those of a file lie side by side.
+        url: the root, without secrets.
     """
 
     sizes: npt.NDArray[np.int64]
+    url: str
 
     @abstractmethod
     def file(self, chunk: int) -> str:
         """The file that a chunk lies in, by its path below the root."""
 
+    def file_url(self, chunk: int) -> str:
+        """The same by its whole URL."""
+        return f"{self.url.rstrip('/')}/{self.file(chunk)}"
+
+    def first_chunk(self, url: str) -> int | None:
+        """The first chunk of a file, by its whole URL; None if there is no such file."""
+        return self._first_chunks.get(url) if url.startswith(f"{self.url.rstrip('/')}/") else None
+
+    @cached_property
+    def _first_chunks(self) -> dict[str, int]:
+        return {self.file_url(chunk): chunk for chunk in reversed(range(len(self.sizes)))}
+
     def place(self, chunk: int, row: int) -> Place:
         """Where an item lies, for messages and provenance."""
         return Place(self.file(chunk), chunk, row)
 
-    def named(self, file: str, chunk: int, rows: npt.NDArray[np.int64]) -> tuple[int, npt.NDArray[np.bool_]] | None:
+    def whole_places(self, chunk: int, rows: Iterable[int]) -> Iterator[Place]:
+        """Where items of a chunk lie, with the file's whole URL."""
+        url = self.file_url(chunk)
+        first = self.first_chunk(url)
+        assert first is not None  # it has this chunk
+        return (Place(url, chunk - first, row) for row in rows)
+
+    def items_in(self, url: str) -> list[int] | None:
+        """How many items each chunk of a file has, by its whole URL; None if there is no such file."""
+        first = self.first_chunk(url)
+        if first is None:
+            return None
+        file = self.file(first)
+        own = takewhile(lambda chunk: self.file(chunk) == file, range(first, len(self.sizes)))
+        return [int(self.sizes[chunk]) for chunk in own]
+
+    def named(self, file: str, chunk: int, rows: npt.NDArray[np.int64]) -> Hits | None:
         """Which items have these places.
 
         Args:
@@ -173,11 +219,14 @@ class Named(ABC):
             rows: int64, (places,): of some places, 0 or more.
 
         Returns:
-            The number of the chunk, and for each row whether there is such an item; None if there is no such chunk.
+            None if there is no such chunk.
         """
+        if (first := self.first_chunk(file)) is not None:
+            file, chunk = self.file(first), first + chunk
         if chunk >= len(self.sizes) or self.file(chunk) != file:
             return None
-        return chunk, rows < self.sizes[chunk]
+        is_there = rows < self.sizes[chunk]
+        return Hits(chunk, rows[is_there], is_there)
 
 
 class Source(Named):
@@ -185,7 +234,6 @@ class Source(Named):
 
     Attributes:
         format: the format's name, as `headrace.open` takes it.
-        url: the root, without secrets.
         stored: int64, (chunks,): bytes of each chunk in the store.
         schema: names and types of a sample's parts, as text; ``{"": type}`` if a sample is no dict.
         random_access: whether reading items at random costs as much as reading them in order, wherever they lie: it
@@ -196,7 +244,6 @@ class Source(Named):
     """
 
     format: str
-    url: str
     stored: npt.NDArray[np.int64]
     schema: Mapping[str, str]
     random_access: bool = False
