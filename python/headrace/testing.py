@@ -84,13 +84,13 @@ def check_resume(
         raise ValueError("the run has no step that could be compared")
     found = _Counts()
     for saved in range(min(steps, len(whole)) + 1):
-        state = start if saved == 0 else [whole[saved - 1].state]
+        states = start if saved == 0 else [whole[saved - 1].state]
         at = saved
         for depth in range(restarts):
             world_size = world_sizes[(saved + depth) % len(world_sizes)]
             is_last = depth == restarts - 1
             told = f"saved after step {saved}, restart {depth + 1} on {world_size} ranks"
-            state, at = check.follow(world_size, state, whole, at, None if is_last else 1, told, found)
+            states, at = check.follow(world_size, states, whole, at, None if is_last else 1, told, found)
     return Checked(len(whole), found.restarts, found.rows)
 
 

@@ -21,7 +21,7 @@ def rules(dataset: MixDataset, state: Mapping[str, Any] | None) -> dict[str, Any
         dataset: what is mixed.
         state: that the run goes on from, by `check_kept`: it says the same of sources that were taken out.
     """
-    before = {} if state is None else state["pipeline"]["max_epochs"]
+    before: Mapping[str, int] = {} if state is None else state["pipeline"]["max_epochs"]
     return {
         "mode": "mixture",
         "on_exhausted": dataset.on_exhausted,
@@ -46,7 +46,7 @@ def check_pipeline(found: object, names: Sequence[str]) -> None:
         raise StateMismatch(f"state: expected a pipeline of {', '.join(sorted(wanted))}, found {there!r}")
     if not names or len(set(names)) < len(names):
         raise StateMismatch(f"state: expected sources of different names, found {names}")
-    for name, passes in there["max_epochs"].items():
+    for name, passes in fields(cast("object", there["max_epochs"])).items():
         if name not in names or not is_count(passes, 1):
             raise StateMismatch(f"state: expected max_epochs of its sources, 1 or more, found {name!r}: {passes!r}")
     before = -1

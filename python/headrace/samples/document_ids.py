@@ -112,7 +112,7 @@ def read_ids(what: Any) -> Iterator[_Id]:
     if isinstance(what, set | frozenset):
         # Which comes first differs from process to process.
         raise TypeError(
-            f"exclude must come in an order, which states note, got a {type(what).__name__}\n"
+            f"exclude must come in an order, which states note, got a {type(cast('object', what)).__name__}\n"
             "hint: sorted(...) gives it one; a list stays the same from restart to restart"
         )
     for number, entry in enumerate(cast("Iterable[Any]", what)):
