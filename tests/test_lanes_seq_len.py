@@ -209,12 +209,21 @@ def test_a_schedule_over_tokens_keeps_the_length(tmp_path: Path) -> None:
     samples = mixtures.lines(tmp_path, {"many": 90, "few": 17})
     schedule = hr.WeightSchedule({100: {"many": 2.0, "few": 1.0}}, over="tokens")
 
-    def loader(seq_len: int) -> hr.DataLoader:
+    def loader(seq_len: int, schedule: hr.WeightSchedule | None = schedule) -> hr.DataLoader:
         data = mixture(samples, seq_len, "concat", {"many": 1.0, "few": 1.0}, schedule=schedule)
         return hr.DataLoader(data, global_batch_size=6, num_workers=0)
 
+    before = next(iter(loader(4, None))).state
+    changes = pytest.warns(UserWarning, match="the mixture changes from row 6 on: the schedule's over is")
+    message = r'seq_len cannot change from 4 to 8: the weights follow(.|\n)*hint: a schedule over="steps"'
+    with changes, pytest.raises(hr.StateMismatch, match=message):
+        loader(8).load_state_dict(before, strict=False)
     state = next(iter(loader(4))).state
     with pytest.raises(hr.StateMismatch, match="seq_len is 8 here and 4 in the state"):
         loader(8).load_state_dict(state)
-    with pytest.raises(hr.StateMismatch, match=r'from 4 to 8: the weights follow(.|\n)*hint: a schedule over="steps"'):
+    message = r"the weights follow(.|\n)*it cannot change any more in this run"
+    with pytest.raises(hr.StateMismatch, match=message):
         loader(8).load_state_dict(state, strict=False)
+    changes = pytest.warns(UserWarning, match="the mixture changes from row 6 on: the schedule's over is")
+    with changes, pytest.raises(hr.StateMismatch, match=message):
+        loader(8, None).load_state_dict(state, strict=False)

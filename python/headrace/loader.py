@@ -83,7 +83,8 @@ class DataLoader:
         worker_type: ``"thread"``, ``"process"`` for functions that hold the GIL (spawned; the dataset and functions
             are pickled to them), or ``"auto"``; `stats` says what was chosen and why.
         items_in_parallel: samples of one batch that are made at the same time, for data that is waited for.
-        allow_empty: whether a rank may get an empty batch, and `collate_fn` an empty list.
+        allow_empty: whether a rank may get a batch of no sample: what `collate_fn` makes of an empty list, and without
+            one an empty list, whatever other batches are.
         on_error: ``"skip"`` leaves out samples of a pipeline that are damaged or whose functions raise; `stats` counts
             and lists them.
         exclude: documents to do without, in datasets of headrace: a file of names or a list of them, as `Source.id` and

@@ -220,10 +220,13 @@ class MixturePlan(LanePlan):
         before = length_of(state, next((one for one in saved if one is not None), None))
         if before is None or before == self.layout.seq_len:
             return dict(state)
-        if not strict and any(weighting.schedule.over == "tokens" for weighting in self._weights):
+        over_tokens = [one for one in self._weights if one.schedule.over == "tokens"]
+        if not strict and over_tokens:
+            was_used = any(one.round * self.setup.lanes < state["position"] for one in over_tokens)
+            hint = "as it was used, it cannot change any more in this run" if was_used else 'a schedule over="steps"'
             raise StateMismatch(
                 f"seq_len cannot change from {before} to {self.layout.seq_len}: the weights follow a schedule over "
-                'tokens, of which rows have had other numbers\nhint: a schedule over="steps"'
+                f"tokens, of which rows have had other numbers\nhint: {hint}"
             )
         return with_length(state, before, self.layout.seq_len, strict=strict, stacklevel=9)
 
