@@ -18,7 +18,7 @@ import torch
 
 import headrace as hr
 from datasets import CorpusWriter, seeded
-from headrace.torch import DataLoader, TensorBatch
+from headrace.torch import DataLoader, IterableDataset, TensorBatch
 from headrace.torch.transfer import Cuda, CudaTransfer
 
 
@@ -45,6 +45,8 @@ def datasets(write: CorpusWriter, tmp_path_factory: pytest.TempPathFactory) -> d
         "packed": table.pack(16),
         "samples": lines.map(arrays),
         "dynamic": lines.map(arrays).pack(16),
+        "packed, short rows": table.pack(8),
+        "dynamic, short rows": lines.map(arrays).pack(8),
         "map": Numbers(),
     }
 
@@ -347,3 +349,17 @@ def test_global_arrays_of_jax_are_the_global_batch(write: CorpusWriter, processe
 def test_importing_headrace_imports_neither(tmp_path: Path) -> None:
     code = "import sys, headrace; assert not {'torch', 'jax'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("make", [hr.DataLoader, DataLoader, IterableDataset])
+@pytest.mark.parametrize("kind", ["packed", "samples", "dynamic"])
+def test_warnings_point_at_the_line_that_called(datasets: dict[str, Any], kind: str, make: Any) -> None:
+    state = make(datasets[kind], **SETTINGS).state_dict()
+    other = datasets[kind] if kind == "samples" else datasets[f"{kind}, short rows"]
+    with pytest.warns(UserWarning, match="1 of 1 documents are not in the dataset") as warned:
+        loader = make(other, **SETTINGS, exclude=["nothing.jsonl:0:0"])
+    assert {warning.filename for warning in warned} == {__file__}
+    with pytest.warns(UserWarning, match="masked from step 0 on|seq_len changes") as warned:
+        loader.load_state_dict(state, strict=False)
+    assert {warning.filename for warning in warned} == {__file__}
+    assert len(warned) == (1 if kind == "samples" else 2)

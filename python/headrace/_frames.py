@@ -1,10 +1,12 @@
-"""Tracebacks as those who wrote a function read them: from their own lines on."""
+"""Tracebacks and warnings as users read them: from their own lines on."""
 
+import sys
 import traceback
+import warnings
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["told", "within"]
+__all__ = ["told", "warn", "within"]
 
 _OURS = str(Path(__file__).parent) + "/"
 
@@ -20,3 +22,11 @@ def within(error: BaseException) -> TracebackType | None:
     while found is not None and found.tb_frame.f_code.co_filename.startswith(_OURS):
         found = found.tb_next
     return found
+
+
+def warn(text: str) -> None:
+    """Warns of something, and points at the line that called headrace, however many calls lie between."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"headrace: {text}", stacklevel=level)

@@ -1,11 +1,11 @@
 """Rows that become longer or shorter where a state is loaded: where they may, and what states tell of it."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace._changes import noted
+from headrace._frames import warn
 from headrace.errors import StateMismatch
 from headrace.state import steps_of
 
@@ -15,9 +15,7 @@ _KIND: Final = "seq_len"
 """Of a state's changes."""
 
 
-def with_length(
-    state: Mapping[str, Any], before: Any, seq_len: int, *, strict: bool, stacklevel: int
-) -> dict[str, Any]:
+def with_length(state: Mapping[str, Any], before: Any, seq_len: int, *, strict: bool) -> dict[str, Any]:
     """A state whose form was checked, as the beginning of a run with rows of `seq_len` tokens.
 
     With `strict` off rows may have had another length, where a round of all lanes begins: a warning tells of it, and
@@ -28,7 +26,6 @@ def with_length(
         before: what it says of the length.
         seq_len: what the dataset's `pack` was given.
         strict: whether the length must be the same.
-        stacklevel: of the warning, as seen from here.
 
     Raises:
         StateMismatch: if the length is another one, and may not be.
@@ -46,7 +43,7 @@ def with_length(
             f"seq_len cannot change from {before} to {seq_len} here: row {row} is in the middle of a round of {lanes} "
             f"rows\nhint: change it where a round begins, as at row {-(-row // lanes) * lanes}"
         )
-    warnings.warn(f"headrace: seq_len changes from {before} to {seq_len} from row {row} on", stacklevel=stacklevel)
+    warn(f"seq_len changes from {before} to {seq_len} from row {row} on")
     return noted(state, _KIND, before, seq_len)
 
 

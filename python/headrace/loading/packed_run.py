@@ -3,7 +3,6 @@
 import json
 import os
 import tempfile
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from headrace import _core
 from headrace._changes import noted
+from headrace._frames import warn
 from headrace.dataset import PackedDataset
 from headrace.errors import StateMismatch
 from headrace.state import ORDER, SCHEMA, steps_of
@@ -200,7 +200,7 @@ def adapted(dataset: PackedDataset, state: Mapping[str, Any], *, strict: bool) -
     if check_source(dataset, here, there, strict=strict):
         state = noted(state, "data moved", there["identity"], here["identity"])
     before = state["pipeline"]["seq_len"]
-    return with_length(state, before, dataset.packing.seq_len, strict=strict, stacklevel=5)
+    return with_length(state, before, dataset.packing.seq_len, strict=strict)
 
 
 def check_source(
@@ -221,7 +221,7 @@ def check_source(
             f"{which} has other paths than in the state: {difference}\n"
             "hint: the content is the same; strict=False allows it"
         )
-    warnings.warn(f"headrace: {which} has moved since the state was saved: {difference}", stacklevel=5)
+    warn(f"{which} has moved since the state was saved: {difference}")
     return True
 
 

@@ -1,11 +1,11 @@
 """What the drivers over datasets of headrace have in common: a run, where it stands, and how it is moved."""
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from headrace._frames import warn
 from headrace._ranks import resolve_rank
 
 from .arguments import Arguments
@@ -184,7 +184,7 @@ class RunDriver(EpochDriver, Generic[_Given, _Run, _Position]):
         try:
             resolved = self._start(world_size, rank, state)
             for text in filter(None, told):
-                warnings.warn(f"headrace: {text}", stacklevel=4)
+                warn(text)
         except BaseException:
             self.strict = before
             raise

@@ -1,6 +1,5 @@
 """From arguments and a loaded state to a run over samples: its order, its steps, and where it stands."""
 
-import warnings
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace._changes import changes_of, told
+from headrace._frames import warn
 from headrace.errors import StateMismatch
 from headrace.samples.order import ENDLESS, Order
 from headrace.samples.pipeline import AnyPipeline
@@ -367,7 +367,7 @@ def start(
     run = Run(pipeline, order, data.kind, seed, shuffle, world_size, rank, *ends, fixed, masks, first_masked)
     position = _position(run, schedule, past, state)
     if warning is not None:
-        warnings.warn(f"headrace: {warning}", stacklevel=6)
+        warn(warning)
     return run, position
 
 

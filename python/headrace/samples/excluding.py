@@ -1,12 +1,13 @@
 """Which items names of documents mean: in a source, and in the numbers of a pipeline."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from headrace._frames import warn
 
 from .document_ids import DocumentIds, read_ids
 from .pipeline import Pipeline
@@ -63,10 +64,9 @@ def document_ids(what: Any, sources: Iterable[Named], pipeline: Pipeline | None)
     for source in distinct:
         missing[_named(source, ids)[2]] = False
     if missing.any():
-        warnings.warn(
-            f"headrace: exclude: {int(missing.sum()):,} of {len(ids):,} documents are not in the dataset, the first is "
-            f"{ids.text(int(missing.argmax()))!r}\nhint: {hint}",
-            stacklevel=7,
+        warn(
+            f"exclude: {int(missing.sum()):,} of {len(ids):,} documents are not in the dataset, the first is "
+            f"{ids.text(int(missing.argmax()))!r}\nhint: {hint}"
         )
     # By names that say nothing of where the data lies, as long as one source has them.
     return ids if pipeline is None or len(distinct) > 1 else _renamed(ids, distinct[0])

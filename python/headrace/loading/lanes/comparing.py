@@ -1,9 +1,9 @@
 """Is a pipeline that of a state? What of it a plan describes is compared with what the state says."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from headrace._frames import warn
 from headrace.errors import StateMismatch
 
 __all__ = ["check_same"]
@@ -73,5 +73,5 @@ def check_same(
         raise StateMismatch(
             f"the functions{of} have other names than in the state: {names}\nhint: strict=False allows it"
         )
-    warnings.warn(f"headrace: the functions{of} have other names than in the state: {names}", stacklevel=8)
+    warn(f"the functions{of} have other names than in the state: {names}")
     return True

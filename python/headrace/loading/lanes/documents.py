@@ -156,7 +156,7 @@ class DocumentPlan(LanePlan):
         packing = self.documents.packing
         if packing is None:
             return dict(state)
-        return with_length(state, state["pipeline"]["seq_len"], packing.seq_len, strict=strict, stacklevel=8)
+        return with_length(state, state["pipeline"]["seq_len"], packing.seq_len, strict=strict)
 
     def makers(self, *, memory: int, on_error: OnError) -> list[Maker]:
         """See `LanePlan.makers`."""

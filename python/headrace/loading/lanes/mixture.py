@@ -228,7 +228,7 @@ class MixturePlan(LanePlan):
                 f"seq_len cannot change from {before} to {self.layout.seq_len}: the weights follow a schedule over "
                 f"tokens, of which rows have had other numbers\nhint: {hint}"
             )
-        return with_length(state, before, self.layout.seq_len, strict=strict, stacklevel=9)
+        return with_length(state, before, self.layout.seq_len, strict=strict)
 
     def makers(self, *, memory: int, on_error: OnError) -> list[Maker]:
         """See `LanePlan.makers`: one for each source that has rows."""
