@@ -364,6 +364,30 @@ def test_a_run_passes_over_a_spike_and_masks_what_was_in_it(stored: hr.SampleDat
     assert [(line["kind"], line["step"], line["row"]) for line in state["changes"]] == [("excluded", 4, 24)]
 
 
+@pytest.mark.parametrize("pipeline", ["counted", "counted mixture", "samples"])
+@pytest.mark.parametrize("size,first", [(2, 4), (4, 2), (6, 1), (3, 2)])
+def test_masks_hold_from_the_row_of_a_state_on_in_batches_of_any_size(
+    stored: hr.SampleDataset, pipeline: str, size: int, first: int
+) -> None:
+    data = stored.select(["n"]) if pipeline == "samples" else PIPELINES[pipeline](stored)
+    lanes = {"global_batch_size": 2, "lanes": 1}
+    base = take_batches(loader_of(data, **lanes), 12)
+    names = some_of(base[5], 3)
+    loader = goes_on(loader_of(data, names, **lanes), base[3].state)
+    wanted = {
+        int(row): mask
+        for batch in take_batches(loader, 8)
+        for row, mask in zip(batch.rows, batch["loss_mask"], strict=True)
+    }
+    loader.seek(0)
+    loader.set_global_batch_size(size)
+    found = take_batches(loader, 16 // size + 1)
+    assert ["loss_mask" in batch for batch in found] == [step >= first for step in range(len(found))]
+    for batch in found[first:]:
+        for row, mask in zip(batch.rows.tolist(), batch["loss_mask"], strict=True):
+            assert np.array_equal(mask, wanted.get(row, mask))
+
+
 # What a state knows of it
 
 

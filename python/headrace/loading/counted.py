@@ -193,7 +193,7 @@ class CountedDriver(RunDriver[_Given, _Run, Position]):
             feed = self._feed = self._feed or _Feed(run.engine(position, self.resources, self.spill))
             core = feed.next(position.step, self.resources.timeout)
             if run.masking is not None:
-                core = run.masking(core)
+                core = run.masking(core, position.steps.row_of(position.step + 1))
             after = self._stand(run, position.at(position.step + 1))
         except TimeoutError:
             raise

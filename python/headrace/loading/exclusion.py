@@ -1,4 +1,4 @@
-"""Documents that a run is to do without: left out of it from the beginning, or masked from a step on.
+"""Documents that a run is to do without: left out of it from the beginning, or masked from a row on.
 
 What a user excludes is one list, which may grow at its end from one restart to the next. What is in it when a run
 begins is left out, as if the data did not have it. What comes later stays in its place, so that all other rows keep
@@ -40,12 +40,12 @@ class Masks(NamedTuple):
     positions: _Ints
     """int64, ascending."""
     since: _Ints
-    """int64: from which step on each is."""
+    """int64: from which row on each is."""
 
-    def hold(self, positions: _Ints, step: int) -> npt.NDArray[np.bool_]:
-        """Whether the samples at some positions are masked at a step: bool, (samples,)."""
+    def hold(self, positions: _Ints, end: int) -> npt.NDArray[np.bool_]:
+        """Whether the samples at some positions are masked in a step that ends before a row: bool, (samples,)."""
         at, hit = among(self.positions, positions)
-        hit[hit] = self.since[at[hit]] <= step
+        hit[hit] = self.since[at[hit]] < end
         return hit
 
 
@@ -56,7 +56,8 @@ class Exclusion:
     Attributes:
         ids: the documents.
         left_out: how many of them, the first ones, the run never had.
-        masked: from which steps on how many of the first ones are masked, in the order in which they came.
+        masked: from which rows on how many of the first ones are masked, in the order in which they came. A step that
+            holds such a row is masked as a whole.
     """
 
     ids: DocumentIds
@@ -65,14 +66,14 @@ class Exclusion:
 
     @property
     def first_masked(self) -> int | None:
-        """The first step whose batches are masked; None if none is."""
-        return min((step for step, _ in self.masked), default=None)
+        """The first row from which on batches are masked; None if none is."""
+        return min((row for row, _ in self.masked), default=None)
 
     def since(self, numbers: _Ints) -> _Ints:
-        """From which steps on documents are masked, by their numbers, each of one that is: int64."""
+        """From which rows on documents are masked, by their numbers, each of one that is: int64."""
         counts = np.array([count for _, count in self.masked], dtype=np.int64)
-        steps = np.array([step for step, _ in self.masked], dtype=np.int64)
-        return steps[np.searchsorted(counts, numbers, side="right")]
+        rows = np.array([row for row, _ in self.masked], dtype=np.int64)
+        return rows[np.searchsorted(counts, numbers, side="right")]
 
     def kept(self, pipeline: Pipeline) -> Pipeline:
         """A pipeline without what is left out.
@@ -141,7 +142,7 @@ def exclusion_of(
     if ids is None or not known:
         return None, changes
     left_out = sum(after["documents"] for _, after in known if not after["masked"])
-    masked = tuple((step, after["documents"]) for step, after in known if after["masked"])
+    masked = tuple((row, after["documents"]) for row, after in known if after["masked"])
     return Exclusion(ids, left_out, masked), changes
 
 
@@ -182,7 +183,7 @@ def _described(ids: DocumentIds, *, masked: bool) -> dict[str, Any]:
 
 
 def _known(changes: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """What lines of a state say of excluded documents, in the order in which they came: each with its step.
+    """What lines of a state say of excluded documents, in the order in which they came: each with its row.
 
     Raises:
         StateMismatch: if they say something else.
@@ -198,7 +199,7 @@ def _known(changes: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, An
                 "state: expected a change of excluded documents to have their number, a digest, and whether they are "
                 f"masked, found {change!r}"
             )
-        known.append((change["step"], after))
+        known.append((change["row"], after))
     counts = [0, *(after["documents"] for _, after in known)]
     if counts != sorted(set(counts)) or not all(after["masked"] for _, after in known[1:]):
         raise StateMismatch(f"state: expected more and more documents to be excluded, found {counts[1:]}")

@@ -1,5 +1,6 @@
 """What a run over packed tokens does without: datasets that lack documents, and batches that mask them."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from headrace.dataset import PackedDataset
 from headrace.formats.parquet import RowGroups
 from headrace.mixing import MixDataset
 from headrace.samples.document_ids import DocumentIds
-from headrace.samples.excluding import found_in
+from headrace.samples.excluding import Found, found_in
 
 from .exclusion import Exclusion, exclusion_of
 
@@ -22,13 +23,15 @@ __all__ = ["Kept", "Masking", "masking"]
 class Masking(NamedTuple):
     """Masks of a run's batches."""
 
-    first: int
-    """The first step whose batches have one."""
-    documents: _core.Masked
+    rows: tuple[int, ...]
+    """From which on more is masked, ascending."""
+    documents: tuple[_core.Masked, ...]
+    """All that is masked from each of them on."""
 
-    def __call__(self, batch: _core.Batch) -> _core.Batch:
-        """A batch with its mask, if it has one."""
-        return batch.masked(self.documents) if batch.step >= self.first else batch
+    def __call__(self, batch: _core.Batch, end: int) -> _core.Batch:
+        """A batch with its mask, if it has one; its step ends before row `end`."""
+        number = bisect_left(self.rows, end)
+        return batch.masked(self.documents[number - 1]) if number else batch
 
 
 class Kept:
@@ -65,15 +68,18 @@ def masking(exclusion: Exclusion | None, datasets: Sequence[PackedDataset | None
     """How a run masks its batches: of a mixture by the numbers of its sources. None if it never does."""
     if exclusion is None or exclusion.first_masked is None:
         return None
-    masked: list[tuple[Any, Any, Any]] = []
-    for dataset in datasets:
-        if dataset is None:
-            masked.append((_NONE, _NONE, _NONE))
-            continue
-        found = found_in(RowGroups(dataset.core), exclusion.ids)
-        some = found.number >= exclusion.left_out
-        masked.append((found.chunk[some], found.row[some], exclusion.since(found.number[some])))
-    return Masking(exclusion.first_masked, _core.Masked(masked))
+    founds = [None if one is None else found_in(RowGroups(one.core), exclusion.ids) for one in datasets]
+    rows = tuple(sorted({row for row, _ in exclusion.masked}))
+    return Masking(rows, tuple(_core.Masked([_masked(exclusion, found, row) for found in founds]) for row in rows))
+
+
+def _masked(exclusion: Exclusion, found: Found | None, row: int) -> tuple[Any, Any, Any]:
+    """What of a dataset is masked in steps that hold a row: row groups, rows in them, and that it is at any step."""
+    if found is None:
+        return _NONE, _NONE, _NONE
+    some = np.flatnonzero(found.number >= exclusion.left_out)
+    some = some[exclusion.since(found.number[some]) <= row]
+    return found.chunk[some], found.row[some], np.zeros(len(some), dtype=np.int64)
 
 
 def _without(dataset: PackedDataset, exclusion: Exclusion) -> PackedDataset:

@@ -80,7 +80,7 @@ class Run:
     masks: tuple[Masks, ...] = field(repr=False)
     """What is masked of the samples of each source; nothing if none ever is."""
     first_masked: int | None
-    """The first step whose batches are masked."""
+    """The first row from which on batches are masked; None if none is."""
 
     @property
     def ranks(self) -> tuple[int, int]:
@@ -141,15 +141,19 @@ class Run:
 
     # Which samples
 
-    def masks_at(self, step: int) -> bool:
-        """Whether the batches of a step are masked."""
-        return self.first_masked is not None and step >= self.first_masked
+    def masks_at(self, position: Position) -> bool:
+        """Whether the batches of the next step are masked."""
+        return self.first_masked is not None and self.first_masked < self._end_of_step(position)
 
-    def masked(self, positions: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.bool_]:
-        """Which samples of a step are masked: bool, (samples,). Of a zip those of which any part is."""
+    def masked(self, positions: npt.NDArray[np.int64], position: Position) -> npt.NDArray[np.bool_]:
+        """Which samples of the next step are masked: bool, (samples,). Of a zip those of which any part is."""
+        end = self._end_of_step(position)
         columns = positions.reshape(len(positions), len(self.masks)).T
-        held = [masks.hold(column, step) for masks, column in zip(self.masks, columns, strict=True)]
+        held = [masks.hold(column, end) for masks, column in zip(self.masks, columns, strict=True)]
         return np.logical_or.reduce(held)
+
+    def _end_of_step(self, position: Position) -> int:
+        return self.rows_of(position.row, position.batch)[0]
 
     def rows_of_rank(self, row: int, batch: int, rank: int) -> npt.NDArray[np.int64]:
         """The rows of one rank in the step that begins with a row: int64, in order."""

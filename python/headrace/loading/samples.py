@@ -253,16 +253,18 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
                     "rank must take the step\nhint: allow_empty=True, a larger batch, or where(...), which counts"
                 )
             if type(made.batch) is dict:
-                return self._wrapped(run, task, made, after)
-            if made.samples and run.masks_at(task.step):
+                return self._wrapped(run, position, task, made, after)
+            if made.samples and run.masks_at(position):
                 raise ValueError(not_a_dict(made.batch))
             return made.batch
 
-    def _wrapped(self, run: runs.Run, task: Task, made: Made, after: runs.Position) -> SampleBatch:
+    def _wrapped(
+        self, run: runs.Run, position: runs.Position, task: Task, made: Made, after: runs.Position
+    ) -> SampleBatch:
         positions = task.positions if made.kept is None else task.positions[made.kept]
         batch = made.batch
-        if run.masks_at(task.step):
-            batch = masked(batch, run.masked(positions, task.step))
+        if run.masks_at(position):
+            batch = masked(batch, run.masked(positions, position))
         return SampleBatch(
             batch,
             step=task.step,
