@@ -146,13 +146,15 @@ def test_a_run_that_ends_while_it_tidies_up_is_done(
     """The same call finds that nothing is left to do, and adds nothing a second time."""
     how: dict[str, Any] = {"mode": mode, "num_workers": 0, "verbose": False, "progress": False}
 
+    replacing: dict[str, Any] = how | {"mode": None if mode is None else "overwrite"}
+
     def call(folder: Path) -> None:
         if what == "convert":
             copied(few, folder, mode=mode)
         elif what == "optimize":
             headrace.optimize(dict_of, range(9), folder, chunk_size=2, **how)
         else:
-            headrace.map(written, range(9), folder, **how | {"mode": mode and "overwrite"})
+            headrace.map(written, range(9), folder, **replacing)
 
     call(tmp_path / "whole")
     if mode is not None:
