@@ -1,11 +1,11 @@
 """What may change in a mixture where its state is loaded: its weights, and which sources it has."""
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from headrace._changes import noted
+from headrace._frames import warn
 from headrace.errors import StateMismatch
 from headrace.mixing import MixDataset, WeightSchedule
 
@@ -124,7 +124,7 @@ def changed(dataset: MixDataset, state: Mapping[str, Any], names: Sequence[str],
                 f"{state['lanes']} rows, of which some may be its own\n"
                 f"hint: take it out where a round ends, as at row {row}"
             )
-        warnings.warn(f"headrace: the mixture changes from row {row} on: {differences[0]}", stacklevel=5)
+        warn(f"the mixture changes from row {row} on: {differences[0]}")
         weighting = Weighting(first, dataset.weights).state()
         if current != set(dataset.names):
             state = noted(state, "sources", sorted(current), sorted(dataset.names), row=row)
