@@ -549,17 +549,11 @@ def test_an_iterable_dataset_takes_what_a_loader_takes(tmp_path: Path) -> None:
     assert started == [0]
     empty = IterableDataset(hr.open(tmp_path).take(1), global_batch_size=2, world_size=2, rank=0, allow_empty=True)
     assert list(empty) == [[]]
-    sampled = IterableDataset([10, 11, 12, 13], batch_size=2, sampler=[3, 0, 2])
+    sampled: Any = IterableDataset([10, 11, 12, 13], batch_size=2, sampler=[3, 0, 2])
     assert [batch.tolist() for batch in sampled] == [[13, 10], [12]]
-    batched = IterableDataset([10, 11, 12, 13], batch_sampler=[[1], [2, 0]])
+    batched: Any = IterableDataset([10, 11, 12, 13], batch_sampler=[[1], [2, 0]])
     assert [batch.tolist() for batch in batched] == [[11], [12, 10]]
-    drawn = [
-        [
-            batch.tolist()
-            for batch in IterableDataset(
-                range(20), batch_size=5, shuffle=True, generator=torch.Generator().manual_seed(seed)
-            )
-        ]
-        for seed in (1, 1, 2)
-    ]
+    generators = [torch.Generator().manual_seed(seed) for seed in (1, 1, 2)]
+    shuffled: list[Any] = [IterableDataset(range(20), batch_size=5, shuffle=True, generator=one) for one in generators]
+    drawn = [[batch.tolist() for batch in dataset] for dataset in shuffled]
     assert drawn[0] == drawn[1] != drawn[2]

@@ -1,6 +1,6 @@
 """Tracebacks and warnings as users read them: from their own lines on."""
 
-import sys
+import inspect
 import traceback
 import warnings
 from pathlib import Path
@@ -26,7 +26,7 @@ def within(error: BaseException) -> TracebackType | None:
 
 def warn(text: str) -> None:
     """Warns of something, and points at the line that called headrace, however many calls lie between."""
-    level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         level, frame = level + 1, frame.f_back
     warnings.warn(f"headrace: {text}", stacklevel=level)
