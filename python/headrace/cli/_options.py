@@ -19,6 +19,7 @@ __all__ = [
     "Memory",
     "OutputOptions",
     "Overlap",
+    "Resume",
     "Seed",
     "SeqLen",
     "Shuffle",
@@ -59,6 +60,7 @@ StoredDtype = Annotated[
     str | None, typer.Option(metavar="TYPE", help="Of token files that do not say it, such as uint16.")
 ]
 Engine = Annotated[str, typer.Option(metavar="NAME", help="local, or ray for processes on a Ray cluster.")]
+Resume = Annotated[bool, typer.Option(help="Go on with an unfinished run, or forget it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SeqLen = Annotated[int, typer.Option(min=1, max=INT32 - 1, help="Tokens in a row.")]
 GlobalBatch = Annotated[int, typer.Option("--batch", min=1, max=MOST, help="Rows of all ranks in a step.")]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ._options import INT32, MOST, Engine, Json, OutputOptions, StorageOptions, StoredDtype, Urls
+from ._options import INT32, MOST, Engine, Json, OutputOptions, Resume, StorageOptions, StoredDtype, Urls
 
 __all__ = [
     "convert",
@@ -54,7 +54,7 @@ def convert(
     dtype: Annotated[
         str | None, typer.Option(metavar="TYPE", help="Of the numbers in documents and streams; by default the same.")
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on with an unfinished run, or forget it.")] = True,
+    resume: Resume = True,
     storage_option: StorageOptions = None,
     output_option: OutputOptions = None,
     json: Json = False,
@@ -130,7 +130,7 @@ def optimize(
     ] = None,
     first: Annotated[int | None, typer.Option(min=1, max=MOST, help="Do only so many inputs, for a look.")] = None,
     skip: Annotated[bool, typer.Option("--skip", help="Leave out inputs for which the function raises.")] = False,
-    resume: Annotated[bool, typer.Option(help="Go on with an unfinished run, or forget it.")] = True,
+    resume: Resume = True,
     engine: Engine = "local",
     storage_option: StorageOptions = None,
     output_option: OutputOptions = None,
@@ -216,7 +216,7 @@ def tokenize(
             help="The format of what is read; by default it is found out. text: each line is a document.",
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on with an unfinished run, or forget it.")] = True,
+    resume: Resume = True,
     engine: Engine = "local",
     storage_option: StorageOptions = None,
     output_option: OutputOptions = None,
