@@ -4,7 +4,8 @@ Tests of promises that hold for all of them are parametrized by `KINDS`.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -29,29 +30,59 @@ def tokens_of(number: int) -> list[int]:
 
 
 class Documents:
-    """Documents in a folder, in the formats that kinds of pipelines need."""
+    """Documents in a folder, in the formats that kinds of pipelines need.
 
-    def __init__(self, folder: Path, numbers: Sequence[int] = range(DOCUMENTS)) -> None:
+    Args:
+        folder: where to write them.
+        numbers: their ids.
+        tokens: those of the document with a number.
+        stored: the type of a token in files that have one.
+        files: among which the documents are shared out; JSON Lines have one for each of the four chunks.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        numbers: Sequence[int] = range(DOCUMENTS),
+        *,
+        tokens: Callable[[int], list[int]] = tokens_of,
+        stored: str = "int32",
+        files: Literal[1, 2, 4] = 1,
+    ) -> None:
         self.folder = folder
         self.numbers = list(numbers)
-        lists = [tokens_of(number) for number in self.numbers]
+        self.tokens = [tokens(number) for number in self.numbers]
         for name in ("lines", "parquet"):
             (folder / name).mkdir(parents=True)
-        quarter = -(-len(lists) // 4)
-        for part in range(0, len(lists), quarter):
-            lines = [
-                json.dumps({"id": number, "tokens": tokens})
-                for number, tokens in zip(
-                    self.numbers[part : part + quarter], lists[part : part + quarter], strict=True
-                )
-            ]
-            (folder / "lines" / f"{part:03}.jsonl").write_text("\n".join(lines) + "\n")
-        table = pa.table({"tokens": pa.array(lists, pa.list_(pa.int32()))})
-        pq.write_table(table, folder / "parquet" / "a.parquet", row_group_size=quarter)
-        with hr.StreamWriter(folder / "records", "<i4", documents=True) as writer:
-            for tokens in lists:
-                writer.write(np.array(tokens, dtype=np.int32))
-                writer.end_document()
+        self._chunk = -(-len(self.numbers) // 4)
+        self._in_file = 4 // files
+        for chunk, part in enumerate(self._parts(self._chunk)):
+            lines = [json.dumps({"id": self.numbers[place], "tokens": self.tokens[place]}) for place in part]
+            (folder / "lines" / f"{chunk}.jsonl").write_text("\n".join(lines) + "\n")
+        for file, part in enumerate(self._parts(self._chunk * self._in_file)):
+            lists = [self.tokens[place] for place in part]
+            table = pa.table({"tokens": pa.array(lists, pa.list_(pa.type_for_alias(stored)))})
+            pq.write_table(table, folder / "parquet" / f"{file}.parquet", row_group_size=self._chunk)
+            mode = "append" if file else None
+            with hr.StreamWriter(folder / "records", stored, documents=True, mode=mode) as writer:
+                for one in lists:
+                    writer.write(np.array(one, dtype=stored))
+                    writer.end_document()
+
+    def _parts(self, size: int) -> Iterator[range]:
+        return (range(begin, min(begin + size, len(self.numbers))) for begin in range(0, len(self.numbers), size))
+
+    def tokens_at(self, part: Any) -> list[int]:
+        """The stored tokens that a row's part is of, as its source says."""
+        place = part.row
+        name, kind = re.fullmatch(r"(?:shard-)?(\d+)\.(\w+)", part.file.rsplit("/", 1)[-1]).groups()  # type: ignore[union-attr]
+        if kind == "jsonl":
+            place += int(name) * self._chunk
+        else:
+            place += int(name) * self._chunk * self._in_file
+            # With whole URLs row groups are counted in their files, else in the dataset.
+            place += part.row_group % self._in_file * self._chunk if kind == "parquet" else 0
+        return self.tokens[place][part.first_token :][: part.tokens]
 
     @property
     def samples(self) -> hr.SampleDataset:

@@ -11,15 +11,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
 from headrace.loading import mixture_run, packed_run, sample_run
 from headrace.loading.lanes.run import LaneRun
-from kinds import DOCUMENTS, KINDS, SEQ_LEN, Documents, Kind, Objects, Run, Step, tokens_of
+from kinds import DOCUMENTS, KINDS, SEQ_LEN, Documents, Kind, Objects, Run, Step
 
 BATCH = 4
 STEPS = DOCUMENTS // BATCH
@@ -398,78 +395,6 @@ def test_a_source_of_nothing_changes_nothing(documents: Documents, tmp_path: Pat
     assert drawn(data, 4, 5) == {1: 20}
     with pytest.raises(ValueError, match=r"'none'|no samples|no row"):
         drawn(hr.mix({"none": (nothing, 1), "all": (documents.ids, 1)}), 4, 5)
-
-
-# Rows
-
-
-def chat(number: int) -> list[int]:
-    """A document of number % 4 turns of three tokens, of which the first may be an end token: some hold nothing."""
-    return [END if turn % 2 else number * 100 + turn for turn in range(3 * (number % 4))]
-
-
-END = 7
-
-
-@pytest.mark.parametrize("mode", ["counted", "concat", "best_fit", "pad", "truncate"])
-def test_boundaries_come_from_documents(tmp_path: Path, mode: Any) -> None:
-    """B061, B062, B064, B065, B067, B068, B071: ends found by a token, positions that ran on, a row of padding."""
-    documents = [chat(number) for number in range(40)]
-    table = pa.table({"tokens": pa.array(documents, pa.list_(pa.int32()))})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
-    data = hr.open(tmp_path)
-    packed = (
-        data.pack(9, boundaries=True)
-        if mode == "counted"
-        else data.select(["tokens"]).pack(9, mode=mode, boundaries=True)
-    )
-    for batch in islice(hr.DataLoader(packed, global_batch_size=4, num_workers=0), 8):
-        offsets = batch["cu_seqlens"]
-        assert (np.diff(offsets) > 0).all()
-        assert offsets[0] == 0
-        assert batch["max_seqlen"] == np.diff(offsets).max()
-        mask = batch["loss_mask"] if "loss_mask" in batch else np.ones_like(batch["tokens"])
-        assert mask.shape == batch["tokens"].shape
-        assert set(mask.ravel().tolist()) <= {0, 1}
-        assert mask.any(axis=1).all()
-        for row, parts in enumerate(batch.sources()):
-            wanted = [token for part in parts for token in documents[_row(part)][part.first_token :][: part.tokens]]
-            count = len(wanted)
-            assert batch["tokens"][row, :count].tolist() == wanted
-            assert mask[row].tolist() == [1] * count + [0] * (9 - count)
-            positions = [place for part in parts for place in range(part.tokens)]
-            assert batch["position_ids"][row, :count].tolist() == positions
-
-
-def _row(part: Any) -> int:
-    return part.row_group * 10 + part.row
-
-
-@pytest.mark.parametrize("mode", ["concat", "best_fit", "pad", "truncate"])
-def test_a_filter_that_leaves_nothing_is_named(documents: Documents, mode: Any) -> None:
-    """B070: an empty index, or a hang."""
-    data = documents.samples.filter(_never).flat_map(_listed).pack(SEQ_LEN, mode=mode)
-    with pytest.raises(hr.DataError, match=r"nothing is left of its items.*_never"):
-        next(iter(hr.DataLoader(data, global_batch_size=4, num_workers=0)))
-
-
-def _never(sample: dict[str, Any]) -> bool:
-    return sample["id"] < 0
-
-
-def test_documents_of_several_files_keep_their_ends(tmp_path: Path) -> None:
-    """B077: merging files of tokens forgot where documents begin."""
-    first, second = Documents(tmp_path / "first", [1, 2]), Documents(tmp_path / "second", [3, 4])
-    wanted = [tokens_of(number) for number in (1, 2, 3, 4)]
-    records = hr.concat([one.records.documents() for one in (first, second)])
-    assert [sample["tokens"].tolist() for sample in records] == wanted
-    packed = hr.open([one.folder / "parquet" for one in (first, second)]).pack(6, boundaries=True)
-    loader = hr.DataLoader(packed, global_batch_size=1, shuffle=False, epochs=1, remainder="pad")
-    parts = [part for batch in loader for row in batch.sources() for part in row]
-    lengths = Counter[tuple[str, int, int]]()
-    for part in parts:
-        lengths[part.file, part.row_group, part.row] += part.tokens
-    assert sorted(lengths.values()) == sorted(map(len, wanted))
 
 
 # Lengths
