@@ -2,6 +2,9 @@
 
 They are in the order in which they were made. A run may have been moved back before a change, so that is not always the
 order of steps; of several that say the same, the last one holds.
+
+The user is told of each where the state is loaded. Those that check a state for a change note it there (`Adapted`), and
+warn of nothing: whoever checks next may refuse the state. Who puts the run in its place warns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from .errors import StateMismatch
 
-__all__ = ["Adapted", "batch_changes", "changes_of", "check_changes", "noted", "told"]
+__all__ = ["Adapted", "batch_changes", "changes_of", "check_changes", "told"]
 
 _BATCH_SIZE: Final = "batch size"
 """The kind of lines that follow from a state's history."""
@@ -23,33 +26,37 @@ class Adapted(NamedTuple):
     """A state as the beginning of a run that may differ from that which saved it."""
 
     state: dict[str, Any]
-    warning: str | None
-    """What its user is to be told of a difference when the run has begun: until then it may be refused."""
+    told: tuple[str, ...] = ()
+    """What its user is to be told of differences when all was checked: a text for each."""
+
+    def noted(self, kind: str, before: Any, after: Any, *texts: str, row: int | None = None) -> "Adapted":
+        """The same with a change more, made where the state is loaded.
+
+        Args:
+            kind: what was changed, such as ``"data moved"``.
+            before: what held so far, as plain JSON types; small.
+            after: what holds from now on, likewise.
+            texts: what its user is to be told of it.
+            row: from which row on it holds, if that is not the state's next one.
+        """
+        state = self.state
+        line = {
+            "kind": kind,
+            "step": state["step"],
+            "row": state["position"] if row is None else row,
+            "before": before,
+            "after": after,
+        }
+        return Adapted(state | {"changes": [*state["changes"], line]}, self.told + texts)
+
+    def then(self, further: "Adapted") -> "Adapted":
+        """What was made of this state in turn, with all that is to be told."""
+        return Adapted(further.state, self.told + further.told)
 
 
 def changes_of(state: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """What was changed in the run of a state whose form was checked."""
     return [] if state is None else list(state["changes"])
-
-
-def noted(state: Mapping[str, Any], kind: str, before: Any, after: Any, *, row: int | None = None) -> dict[str, Any]:
-    """A state with a line more: what was changed where it is loaded.
-
-    Args:
-        state: whose form is right.
-        kind: what was changed, such as ``"data moved"``.
-        before: what held so far, as plain JSON types; small.
-        after: what holds from now on, likewise.
-        row: from which row on it holds, if that is not the state's next one.
-    """
-    line = {
-        "kind": kind,
-        "step": state["step"],
-        "row": state["position"] if row is None else row,
-        "before": before,
-        "after": after,
-    }
-    return dict(state) | {"changes": [*state["changes"], line]}
 
 
 def told(changes: Sequence[Mapping[str, Any]], history: Sequence[Sequence[int]]) -> list[dict[str, Any]]:

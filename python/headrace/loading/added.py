@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
-from headrace._changes import Adapted, noted
+from headrace._changes import Adapted
 from headrace.errors import StateMismatch
 from headrace.samples.order import GrownOrder, Order, SequentialOrder
 from headrace.samples.pipeline import Origin, Pipeline
@@ -86,7 +86,7 @@ def with_added(pipeline: Pipeline, state: Mapping[str, Any], reached: Callable[[
     added = here["samples"] - state["pipeline"]["samples"]
     if not added:
         # None of what was added is a sample of this dataset.
-        return Adapted(dict(state) | {"sources": here["sources"]}, None)
+        return Adapted(dict(state) | {"sources": here["sources"]})
     told = f"{added} samples were added behind those of the state, the first file is {_first_file(pipeline, state)!r}"
     if strict:
         raise StateMismatch(
@@ -103,8 +103,8 @@ def with_added(pipeline: Pipeline, state: Mapping[str, Any], reached: Callable[[
         "pipeline": state["pipeline"] | {key: here[key] for key in ("samples", "selection")},
         "sources": here["sources"],
     }
-    state = noted(state, ADDED, before, {"epoch": epoch} | after, row=line.begin_of(epoch))
-    return Adapted(state, f"{told}; they are used from epoch {epoch} on")
+    text = f"{told}; they are used from epoch {epoch} on"
+    return Adapted(state).noted(ADDED, before, {"epoch": epoch} | after, text, row=line.begin_of(epoch))
 
 
 def is_grown(pipeline: Pipeline, state: Mapping[str, Any]) -> bool:

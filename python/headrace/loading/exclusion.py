@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace._base import Dataset
-from headrace._changes import Adapted, changes_of, noted
+from headrace._changes import Adapted, changes_of
 from headrace.dataset import PackedDataset
 from headrace.errors import StateMismatch
 from headrace.formats.parquet import RowGroups
@@ -149,8 +149,7 @@ def exclusion_of(
 def adapted(ids: DocumentIds | None, state: dict[str, Any], *, strict: bool) -> Adapted:
     """A state whose form was checked, as the beginning of a run that excludes `ids`.
 
-    With `strict` off there may be more than the state knows: they are masked from here on, of which a warning tells,
-    and the state from there on.
+    With `strict` off there may be more than the state knows: they are masked from here on, and the state tells of it.
 
     Raises:
         StateMismatch: if those that it knows are not the first ones, or there are others and that is not allowed.
@@ -167,15 +166,15 @@ def adapted(ids: DocumentIds | None, state: dict[str, Any], *, strict: bool) -> 
             )
     known = 0 if before is None else before["documents"]
     if ids is None or len(ids) == known:
-        return Adapted(state, None)
+        return Adapted(state)
     more = f"{len(ids) - known:,} excluded documents are only here, the first is {ids.text(known)!r}"
     if strict:
         raise StateMismatch(
             f"{more}\nhint: strict=False masks their tokens from step {state['step']} on; load no state to begin a run "
             "without them"
         )
-    state = noted(state, _KIND, before, _described(ids, masked=True))
-    return Adapted(state, f"{more}: masked from step {state['step']} on")
+    text = f"{more}: masked from step {state['step']} on"
+    return Adapted(state).noted(_KIND, before, _described(ids, masked=True), text)
 
 
 def _described(ids: DocumentIds, *, masked: bool) -> dict[str, Any]:

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace._changes import noted
-from headrace._frames import warn
+from headrace._changes import Adapted
 from headrace.errors import StateMismatch
 from headrace.state import steps_of
 
@@ -15,11 +14,10 @@ _KIND: Final = "seq_len"
 """Of a state's changes."""
 
 
-def with_length(state: Mapping[str, Any], before: Any, seq_len: int, *, strict: bool) -> dict[str, Any]:
+def with_length(state: Mapping[str, Any], before: Any, seq_len: int, *, strict: bool) -> Adapted:
     """A state whose form was checked, as the beginning of a run with rows of `seq_len` tokens.
 
-    With `strict` off rows may have had another length, where a round of all lanes begins: a warning tells of it, and
-    the state from there on.
+    With `strict` off rows may have had another length, where a round of all lanes begins: the state tells of it.
 
     Args:
         state: of a run that differs in nothing else.
@@ -31,7 +29,7 @@ def with_length(state: Mapping[str, Any], before: Any, seq_len: int, *, strict: 
         StateMismatch: if the length is another one, and may not be.
     """
     if before == seq_len:
-        return dict(state)
+        return Adapted(dict(state))
     if strict:
         raise StateMismatch(
             f"seq_len is {seq_len} here and {before} in the state\n"
@@ -43,8 +41,8 @@ def with_length(state: Mapping[str, Any], before: Any, seq_len: int, *, strict: 
             f"seq_len cannot change from {before} to {seq_len} here: row {row} is in the middle of a round of {lanes} "
             f"rows\nhint: change it where a round begins, as at row {-(-row // lanes) * lanes}"
         )
-    warn(f"seq_len changes from {before} to {seq_len} from row {row} on")
-    return noted(state, _KIND, before, seq_len)
+    text = f"seq_len changes from {before} to {seq_len} from row {row} on"
+    return Adapted(dict(state)).noted(_KIND, before, seq_len, text)
 
 
 def length_of(state: Mapping[str, Any], first: Any) -> Any:

@@ -52,8 +52,10 @@ class MixtureDriver(CountedDriver[RunArguments, runs.Run]):
         driver.check()
         return driver
 
-    def _start(self, world_size: int, rank: int, state: Mapping[str, Any] | None) -> tuple[runs.Run, Position]:
-        return runs.start(self.kept.of_mixture(self.dataset, state), self.given, world_size, rank, state)
+    def _start(
+        self, world_size: int, rank: int, state: Mapping[str, Any] | None
+    ) -> tuple[runs.Run, Position, tuple[str, ...]]:
+        return *runs.start(self.kept.of_mixture(self.dataset, state), self.given, world_size, rank, state), ()
 
     def _on_other_ranks(
         self, run: runs.Run, position: Position, world_size: int, rank: int
@@ -112,9 +114,9 @@ class MixtureDriver(CountedDriver[RunArguments, runs.Run]):
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
         """See `Driver.load`."""
         checked = check_state(state if isinstance(state, Mapping) else State.merge(state), "mixture")
-        checked, masked = adapted(self.given.exclude, checked, strict=strict)
-        dataset = self.kept.of_mixture(self.dataset, checked)
-        self._resume(states.adapted(dataset, checked, strict=strict), masked)
+        begin = adapted(self.given.exclude, checked, strict=strict)
+        dataset = self.kept.of_mixture(self.dataset, begin.state)
+        self._resume(begin.then(states.adapted(dataset, begin.state, strict=strict)))
 
     def set_global_batch_size(self, rows: int) -> None:
         """See `Driver.set_global_batch_size`."""

@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from headrace._changes import noted
-from headrace._frames import warn
+from headrace._changes import Adapted
 from headrace.errors import StateMismatch
 from headrace.mixing import MixDataset, WeightSchedule
 
@@ -85,18 +84,19 @@ def check_counts(state: Mapping[str, Any], progress: Sequence[Mapping[str, Any]]
             )
 
 
-def changed(dataset: MixDataset, state: Mapping[str, Any], names: Sequence[str], *, strict: bool) -> dict[str, Any]:
+def changed(dataset: MixDataset, state: Mapping[str, Any], names: Sequence[str], *, strict: bool) -> Adapted:
     """A state of a mixture with the same rules, with the pipeline of the mixture as it is here from the next round on.
 
     Args:
         dataset: which sources there are, and what they weigh.
         state: of sources with these `names`, those included that were taken out before.
         names: see `state`.
-        strict: False allows other weights and other sources, of which a warning tells, and the state from there on.
+        strict: False allows other weights and other sources, of which the state then tells.
 
     Raises:
         StateMismatch: naming the first difference, if it is `strict`, or a source that cannot be taken out here.
     """
+    begin = Adapted(dict(state))
     weights = list(state["pipeline"]["weights"])
     last = Weighting.load(weights[-1])
     current = last.names
@@ -124,14 +124,14 @@ def changed(dataset: MixDataset, state: Mapping[str, Any], names: Sequence[str],
                 f"{state['lanes']} rows, of which some may be its own\n"
                 f"hint: take it out where a round ends, as at row {row}"
             )
-        warn(f"the mixture changes from row {row} on: {differences[0]}")
+        text = f"the mixture changes from row {row} on: {differences[0]}"
         weighting = Weighting(first, dataset.weights).state()
         if current != set(dataset.names):
-            state = noted(state, "sources", sorted(current), sorted(dataset.names), row=row)
+            begin = begin.noted("sources", sorted(current), sorted(dataset.names), text, row=row)
         else:
-            state = noted(state, "weights", weights[-1], weighting, row=row)
+            begin = begin.noted("weights", weights[-1], weighting, text, row=row)
         weights = [*(entry for entry in weights if entry["round"] < first), weighting]
-    return dict(state) | {"pipeline": rules(dataset, state) | {"weights": weights}}
+    return begin._replace(state=begin.state | {"pipeline": rules(dataset, state) | {"weights": weights}})
 
 
 def fields(value: object) -> dict[str, Any]:

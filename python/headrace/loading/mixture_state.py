@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headrace._changes import noted
+from headrace._changes import Adapted
 from headrace.dataset import PackedDataset
 from headrace.errors import StateMismatch
 from headrace.mixing import MixDataset
@@ -23,11 +23,11 @@ def described(name: str, dataset: PackedDataset) -> dict[str, Any]:
     return {"name": name} | source(dataset) | {"weight": dataset.weight, "packing": dataset.packing.identity()}
 
 
-def adapted(dataset: MixDataset, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+def adapted(dataset: MixDataset, state: Mapping[str, Any], *, strict: bool) -> Adapted:
     """A state whose form was checked, as the beginning of a run over a dataset.
 
-    With `strict` off weights may be others from here on, sources may come and go, and data may have moved; each is
-    warned of. What was given before stays as it was.
+    With `strict` off weights may be others from here on, sources may come and go, and data may have moved: the state
+    tells of it. What was given before stays as it was.
 
     Raises:
         StateMismatch: naming the first difference that is not allowed.
@@ -35,6 +35,7 @@ def adapted(dataset: MixDataset, state: Mapping[str, Any], *, strict: bool) -> d
     saved = {entry["name"]: entry for entry in _checked(state)}
     check_kept(dataset, state, list(saved))
     moved: dict[str, str] = {}
+    texts: list[str] = []
     added: list[dict[str, Any]] = []
     for name, data in dataset.packed.items():
         if name not in saved:
@@ -48,12 +49,14 @@ def adapted(dataset: MixDataset, state: Mapping[str, Any], *, strict: bool) -> d
                 hint = "\nhint: rows of a mixture keep their length; begin a new run" if key == "seq_len" else ""
                 raise StateMismatch(f"{key} of source {name!r} is {wanted!r} here and {found!r} in the state{hint}")
         now = source(data)
-        if check_source(data, now, saved[name], strict=strict, which=f"source {name!r}"):
+        if text := check_source(data, now, saved[name], strict=strict, which=f"source {name!r}"):
             moved[name] = now["identity"]
+            texts.append(text)
+    begin = Adapted(dict(state))
     if moved:
-        state = noted(state, "data moved", {name: saved[name]["identity"] for name in moved}, moved)
-    changes = changed(dataset, state, list(saved), strict=strict)
-    return changes | {"sources": [*saved.values(), *added]}
+        begin = begin.noted("data moved", {name: saved[name]["identity"] for name in moved}, moved, *texts)
+    begin = begin.then(changed(dataset, begin.state, list(saved), strict=strict))
+    return begin._replace(state=begin.state | {"sources": [*saved.values(), *added]})
 
 
 def _checked(state: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -41,8 +41,10 @@ class PackedDriver(CountedDriver[runs.Given, runs.Run]):
         driver.check()
         return driver
 
-    def _start(self, world_size: int, rank: int, state: Mapping[str, Any] | None) -> tuple[runs.Run, Position]:
-        return runs.start(self.kept.of(self.dataset, state), self.given, world_size, rank, state)
+    def _start(
+        self, world_size: int, rank: int, state: Mapping[str, Any] | None
+    ) -> tuple[runs.Run, Position, tuple[str, ...]]:
+        return *runs.start(self.kept.of(self.dataset, state), self.given, world_size, rank, state), ()
 
     def _on_other_ranks(
         self, run: runs.Run, position: Position, world_size: int, rank: int
@@ -83,8 +85,9 @@ class PackedDriver(CountedDriver[runs.Given, runs.Run]):
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
         """See `Driver.load`."""
         checked = check_state(state, "counted") if isinstance(state, Mapping) else State.merge(state)
-        checked, masked = adapted(self.given.exclude, checked, strict=strict)
-        self._resume(runs.adapted(self.kept.of(self.dataset, checked), checked, strict=strict), masked)
+        begin = adapted(self.given.exclude, checked, strict=strict)
+        dataset = self.kept.of(self.dataset, begin.state)
+        self._resume(begin.then(runs.adapted(dataset, begin.state, strict=strict)))
 
     def seek(self, step: int) -> None:
         """See `Driver.seek`."""

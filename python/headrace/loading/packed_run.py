@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace import _core
-from headrace._changes import noted
-from headrace._frames import warn
+from headrace._changes import Adapted
 from headrace.dataset import PackedDataset
 from headrace.errors import StateMismatch
 from headrace.state import ORDER, SCHEMA, steps_of
@@ -179,11 +178,11 @@ def source(dataset: PackedDataset) -> dict[str, Any]:
     }
 
 
-def adapted(dataset: PackedDataset, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+def adapted(dataset: PackedDataset, state: Mapping[str, Any], *, strict: bool) -> Adapted:
     """A state whose form was checked, as the beginning of a run over a dataset.
 
-    With `strict` off data may have other paths, and rows another length where a round of lanes begins. A warning tells
-    of either, and the state from there on.
+    With `strict` off data may have other paths, and rows another length where a round of lanes begins: the state tells
+    of either.
 
     Raises:
         StateMismatch: naming the first difference that is not allowed.
@@ -197,22 +196,23 @@ def adapted(dataset: PackedDataset, state: Mapping[str, Any], *, strict: bool) -
     there: dict[str, Any] = state["sources"][0] if len(state["sources"]) == 1 else {}
     if not isinstance(there, dict) or set(there) != set(here):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise StateMismatch(f"state: expected one source with {', '.join(here)}, found {state['sources']!r}")
-    if check_source(dataset, here, there, strict=strict):
-        state = noted(state, "data moved", there["identity"], here["identity"])
+    begin = Adapted(dict(state))
+    if moved := check_source(dataset, here, there, strict=strict):
+        begin = begin.noted("data moved", there["identity"], here["identity"], moved)
     before = state["pipeline"]["seq_len"]
-    return with_length(state, before, dataset.packing.seq_len, strict=strict)
+    return begin.then(with_length(begin.state, before, dataset.packing.seq_len, strict=strict))
 
 
 def check_source(
     dataset: PackedDataset, here: Mapping[str, Any], there: Mapping[str, Any], *, strict: bool, which: str = "the data"
-) -> bool:
-    """Whether data has moved since a state was saved, by what `source` says of both; other data is refused.
+) -> str | None:
+    """Whether data has moved since a state was saved, by what `source` says of both: the words for it, None if not.
 
     Raises:
-        StateMismatch: naming the first difference. With `strict` off, data whose paths alone differ is only warned of.
+        StateMismatch: naming the first difference of other data, or with `strict` of other paths.
     """
     if there["identity"] == here["identity"]:
-        return False
+        return None
     difference = _first_difference(dataset, here, there)
     if there["content"] != here["content"]:
         raise StateMismatch(f"{which} is not that of the state: {difference}\nhint: to start a new run, load no state")
@@ -221,8 +221,7 @@ def check_source(
             f"{which} has other paths than in the state: {difference}\n"
             "hint: the content is the same; strict=False allows it"
         )
-    warn(f"{which} has moved since the state was saved: {difference}")
-    return True
+    return f"{which} has moved since the state was saved: {difference}"
 
 
 def keep_file_table(dataset: PackedDataset, identity: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from headrace._changes import Adapted
 from headrace._frames import warn
 from headrace._ranks import resolve_rank
 
@@ -89,8 +90,13 @@ class RunDriver(EpochDriver, Generic[_Given, _Run, _Position]):
             self.here()
 
     @abstractmethod
-    def _start(self, world_size: int, rank: int, state: Mapping[str, Any] | None) -> tuple[_Run, _Position]:
-        """The run that arguments and a state describe, and where it stands."""
+    def _start(
+        self, world_size: int, rank: int, state: Mapping[str, Any] | None
+    ) -> tuple[_Run, _Position, tuple[str, ...]]:
+        """The run that arguments and a state describe, where it stands, and what its user is to be told of the state.
+
+        It warns of nothing itself.
+        """
 
     @abstractmethod
     def _on_other_ranks(self, run: _Run, position: _Position, world_size: int, rank: int) -> tuple[_Run, _Position]:
@@ -106,15 +112,15 @@ class RunDriver(EpochDriver, Generic[_Given, _Run, _Position]):
         """The run and where it stands; the rank is looked up again, for a process group may have come or gone since."""
         rank, world_size = resolve_rank(*self._ranks)
         if self._resolved is None:
-            self._resolved = self._start(world_size, rank, self._loaded)
+            self._resolved = self._start(world_size, rank, self._loaded)[:2]
         elif self._resolved[0].ranks != (rank, world_size):
             self.close()
             if self._moved:
                 self.iteration += 1
                 self._resolved = self._on_other_ranks(*self._resolved, world_size, rank)
             else:
-                # Nothing was done yet: as if the loader had been made now.
-                self._resolved = self._start(world_size, rank, self._loaded)
+                # Nothing was done yet: as if the loader had been made now. What there is to tell was told on loading.
+                self._resolved = self._start(world_size, rank, self._loaded)[:2]
         return self._resolved
 
     @property
@@ -170,25 +176,24 @@ class RunDriver(EpochDriver, Generic[_Given, _Run, _Position]):
         """
         del run, position, stop
 
-    def _resume(self, state: dict[str, Any], *told: str | None, strict: bool = True) -> None:
-        """Goes on from a state, whose form is right; on an error everything is as it was.
+    def _resume(self, begin: Adapted, *, strict: bool = True) -> None:
+        """Goes on from a state, and warns of what is to be told of it; on an error everything is as it was.
 
         Args:
-            state: where from.
-            told: of what to warn the one who called the loader's method that called the driver's; after all else, for
-                a state that is refused changes nothing.
+            begin: where from; its form is right.
             strict: see `strict`.
         """
         rank, world_size = resolve_rank(*self._ranks)
         before, self.strict = self.strict, strict
         try:
-            resolved = self._start(world_size, rank, state)
-            for text in filter(None, told):
+            run, position, texts = self._start(world_size, rank, begin.state)
+            # All was checked, and what follows cannot fail: only a warning can that its user has made an error.
+            for text in begin.told + texts:
                 warn(text)
         except BaseException:
             self.strict = before
             raise
-        self._resolved, self._loaded, self._moved = resolved, state, False
+        self._resolved, self._loaded, self._moved = (run, position), begin.state, False
         self.iteration += 1
         self.close()
 

@@ -55,7 +55,7 @@ def data_of(pipeline: AnyPipeline, shuffle: bool) -> Data:
 def adapted(pipeline: AnyPipeline, data: Data, state: Mapping[str, Any], *, strict: bool) -> Adapted:
     """A state whose form was checked, as the beginning of a run over some data.
 
-    With `strict` off samples may have been added, of which its warning tells, and the state from there on.
+    With `strict` off samples may have been added: the state tells of it.
 
     Raises:
         StateMismatch: naming the first difference that is not allowed.
@@ -68,7 +68,7 @@ def adapted(pipeline: AnyPipeline, data: Data, state: Mapping[str, Any], *, stri
         if not is_grown(pipeline, state):
             raise
     else:
-        return Adapted(dict(state), None)
+        return Adapted(dict(state))
     return with_added(pipeline, state, lambda: state["position"], strict=strict)
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace._changes import changes_of, told
-from headrace._frames import warn
 from headrace.errors import StateMismatch
 from headrace.samples.order import ENDLESS, Order
 from headrace.samples.pipeline import AnyPipeline
@@ -319,8 +318,8 @@ def start(
     state: Mapping[str, Any] | None,
     *,
     strict: bool,
-) -> tuple[Run, Position]:
-    """The run that arguments and state describe, and where it stands.
+) -> tuple[Run, Position, tuple[str, ...]]:
+    """The run that arguments and state describe, where it stands, and what its user is to be told of the state.
 
     Args:
         pipeline: whose samples.
@@ -328,7 +327,7 @@ def start(
         world_size: ranks.
         rank: whose part.
         state: whose form is right; None for the beginning.
-        strict: False allows data to which more was added, with a warning.
+        strict: False allows data to which more was added.
 
     Raises:
         ValueError: if something is missing, or does not fit the data or the number of ranks.
@@ -350,9 +349,9 @@ def start(
     if not len(pipeline):
         raise ValueError("the dataset has no samples")
     data = data_of(pipeline, shuffle)
-    warning = None
+    texts: tuple[str, ...] = ()
     if state is not None:
-        state, warning = adapted(pipeline, data, state, strict=strict)
+        state, texts = adapted(pipeline, data, state, strict=strict)
     order, windows = order_of(pipeline, data, seed, given, largest, state)
     fixed: dict[str, Any] = {
         "schema": SCHEMA,
@@ -369,10 +368,7 @@ def start(
     first_masked = None if exclusion is None else exclusion.first_masked
     ends = (given.drop_last, given.allow_empty)
     run = Run(pipeline, order, data.kind, seed, shuffle, world_size, rank, *ends, fixed, masks, first_masked)
-    position = _position(run, schedule, past, state)
-    if warning is not None:
-        warn(warning)
-    return run, position
+    return run, _position(run, schedule, past, state), texts
 
 
 def _position(

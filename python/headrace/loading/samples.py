@@ -76,13 +76,15 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
         driver.check()
         return driver
 
-    def _start(self, world_size: int, rank: int, state: Mapping[str, Any] | None) -> tuple[runs.Run, runs.Position]:
+    def _start(
+        self, world_size: int, rank: int, state: Mapping[str, Any] | None
+    ) -> tuple[runs.Run, runs.Position, tuple[str, ...]]:
         return runs.start(self.dataset.pipeline, self.given, world_size, rank, state, strict=self.strict)
 
     def _on_other_ranks(
         self, run: runs.Run, position: runs.Position, world_size: int, rank: int
     ) -> tuple[runs.Run, runs.Position]:
-        return self._start(world_size, rank, run.state(position))
+        return self._start(world_size, rank, run.state(position))[:2]
 
     # Where the run stands
 
@@ -123,9 +125,9 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
         """See `Driver.load`."""
         checked = check_state(state if isinstance(state, Mapping) else State.merge(state), "samples")
-        checked, masked = adapted(self.given.exclude, checked, strict=strict)
+        begin = adapted(self.given.exclude, checked, strict=strict)
         with self.exclusive():
-            self._resume(checked, masked, strict=strict)
+            self._resume(begin, strict=strict)
             run = self.here()[0]
             workers = self._workers
             if workers is not None and (workers.seed != run.seed or workers.maker.pipeline is not run.pipeline):

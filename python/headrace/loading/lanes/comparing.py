@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from headrace._frames import warn
 from headrace.errors import StateMismatch
 
 __all__ = ["check_same"]
@@ -17,8 +16,8 @@ def check_same(
     *,
     strict: bool,
     of: str = "",
-) -> bool:
-    """Refuses what is said of other data, or of another pipeline. True if it is of functions with other names.
+) -> str | None:
+    """Refuses what is said of other data, or of another pipeline. If functions have other names, the words for it.
 
     How long rows are is not compared (see `headrace.loading.lengths`).
 
@@ -27,7 +26,7 @@ def check_same(
         sources: likewise.
         functions: what `LanePlan.stages` says here.
         saved: the same by the keys of a state.
-        strict: False allows functions with other names, with a warning.
+        strict: False allows functions with other names.
         of: text behind the pipeline, such as " of source 'web'".
 
     Raises:
@@ -67,11 +66,9 @@ def check_same(
                     "in the state\nhint: to start a new run, load no state"
                 )
     if list(functions) == list(saved["functions"]):
-        return False
+        return None
     names = f"{', '.join(functions)} here and {', '.join(map(str, saved['functions']))} in the state"
+    difference = f"the functions{of} have other names than in the state: {names}"
     if strict:
-        raise StateMismatch(
-            f"the functions{of} have other names than in the state: {names}\nhint: strict=False allows it"
-        )
-    warn(f"the functions{of} have other names than in the state: {names}")
-    return True
+        raise StateMismatch(f"{difference}\nhint: strict=False allows it")
+    return difference

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace._changes import noted
+from headrace._changes import Adapted
 from headrace._traffic import Traffic
 from headrace.batch import Source
 from headrace.errors import DataError
@@ -148,15 +148,15 @@ class DocumentPlan(LanePlan):
         """See `LanePlan.sources`."""
         return [origin.summary() for origin in self.documents.base.origins]
 
-    def adapted(self, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    def adapted(self, state: Mapping[str, Any], *, strict: bool) -> Adapted:
         """See `LanePlan.adapted`."""
-        names = self.stages()
-        if check_same(self.pipeline(), self.sources(), names, state, strict=strict):
-            state = noted(state, "functions", state["functions"], names)
+        begin, names = Adapted(dict(state)), self.stages()
+        if renamed := check_same(self.pipeline(), self.sources(), names, state, strict=strict):
+            begin = begin.noted("functions", state["functions"], names, renamed)
         packing = self.documents.packing
         if packing is None:
-            return dict(state)
-        return with_length(state, state["pipeline"]["seq_len"], packing.seq_len, strict=strict)
+            return begin
+        return begin.then(with_length(begin.state, state["pipeline"]["seq_len"], packing.seq_len, strict=strict))
 
     def makers(self, *, memory: int, on_error: OnError) -> list[Maker]:
         """See `LanePlan.makers`."""

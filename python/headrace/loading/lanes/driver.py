@@ -86,13 +86,15 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
         driver.check()
         return driver
 
-    def _start(self, world_size: int, rank: int, state: Mapping[str, Any] | None) -> tuple[runs.LaneRun, runs.Position]:
+    def _start(
+        self, world_size: int, rank: int, state: Mapping[str, Any] | None
+    ) -> tuple[runs.LaneRun, runs.Position, tuple[str, ...]]:
         return runs.start(self._planner, self.given, world_size, rank, state, strict=self.strict)
 
     def _on_other_ranks(
         self, run: runs.LaneRun, position: runs.Position, world_size: int, rank: int
     ) -> tuple[runs.LaneRun, runs.Position]:
-        return self._start(world_size, rank, run.state(position))
+        return self._start(world_size, rank, run.state(position))[:2]
 
     # Where the run stands
 
@@ -146,11 +148,11 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
     def load(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool) -> None:
         """See `Driver.load`."""
         whole = state if isinstance(state, Mapping) else State.merge(state)
-        checked, masked = adapted(self.given.exclude, check_state(whole, "dynamic"), strict=strict)
-        exclusion, _ = exclusion_of(self.given.exclude, checked)
+        begin = adapted(self.given.exclude, check_state(whole, "dynamic"), strict=strict)
+        exclusion, _ = exclusion_of(self.given.exclude, begin.state)
         with self.exclusive():
-            checked, added = self._planner.adapted(checked, exclusion, strict=strict)
-            self._resume(checked, masked, added, strict=strict)
+            begin = begin.then(self._planner.adapted(begin.state, exclusion, strict=strict))
+            self._resume(begin, strict=strict)
             # Those of another seed, or another window.
             self._workers = None
 

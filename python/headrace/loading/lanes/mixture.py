@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
-from headrace._changes import Adapted, noted
+from headrace._changes import Adapted
 from headrace.errors import StateMismatch
 from headrace.loading.exclusion import Exclusion
 from headrace.loading.lengths import length_of, lengths_until, with_length
@@ -78,14 +78,15 @@ class MixturePlanner(Planner):
         names = [_checked_name(entry) for entry in state["sources"]]
         check_pipeline(state["pipeline"], names)
         check_kept(self._dataset, state, names)
-        changes = changed(self._dataset, state, names, strict=strict)
+        begin = changed(self._dataset, state, names, strict=strict)
         added = [name for name in self._dataset.names if name not in names]
-        if added:
-            changes |= {
-                "sources": [*state["sources"], *({"name": name} for name in added)],
-                "lane_states": {lane: _with_more(one, len(added)) for lane, one in state["lane_states"].items()},
-            }
-        return Adapted(changes, None)
+        if not added:
+            return begin
+        more: dict[str, Any] = {
+            "sources": [*state["sources"], *({"name": name} for name in added)],
+            "lane_states": {lane: _with_more(one, len(added)) for lane, one in state["lane_states"].items()},
+        }
+        return begin._replace(state=begin.state | more)
 
 
 def _checked_name(found: object) -> str:
@@ -192,25 +193,28 @@ class MixturePlan(LanePlan):
         """See `LanePlan.sources`: those that were taken out included."""
         return [dict(part.fixed) for part in self.parts]
 
-    def adapted(self, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    def adapted(self, state: Mapping[str, Any], *, strict: bool) -> Adapted:
         """See `LanePlan.adapted`."""
         renamed: dict[str, Any] = {}
+        texts: list[str] = []
         for part, entry in zip(self.parts, state["sources"], strict=True):
             if entry is part.fixed or set(entry) == {"name"}:
                 continue  # taken out, or new
             here = part.fixed
             of = f" of source {part.name!r}"
-            if check_same(here["pipeline"], here["sources"], here["functions"], entry, strict=strict, of=of):
+            if text := check_same(here["pipeline"], here["sources"], here["functions"], entry, strict=strict, of=of):
                 renamed[part.name] = entry["functions"]
+                texts.append(text)
+        begin = Adapted(dict(state))
         if renamed:
             now = {part.name: part.fixed["functions"] for part in self.parts if part.name in renamed}
-            state = noted(state, "functions", renamed, now)
-        state = self._with_length(state, strict=strict)
+            begin = begin.noted("functions", renamed, now, *texts)
+        begin = begin.then(self._with_length(begin.state, strict=strict))
         old = [entry for entry in state["sources"] if "given" in entry]
-        check_counts({"sources": old}, self.given(state["position"], state["changes"])[: len(old)])
-        return state
+        check_counts({"sources": old}, self.given(state["position"], begin.state["changes"])[: len(old)])
+        return begin
 
-    def _with_length(self, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    def _with_length(self, state: Mapping[str, Any], *, strict: bool) -> Adapted:
         """A state as the beginning of a run with rows as they are here, which all sources have alike.
 
         Raises:
@@ -219,7 +223,7 @@ class MixturePlan(LanePlan):
         saved = [fields_of(entry.get("pipeline")).get("seq_len") for entry in state["sources"]]
         before = length_of(state, next((one for one in saved if one is not None), None))
         if before is None or before == self.layout.seq_len:
-            return dict(state)
+            return Adapted(dict(state))
         over_tokens = [one for one in self._weights if one.schedule.over == "tokens"]
         if not strict and over_tokens:
             was_used = any(one.round * self.setup.lanes < state["position"] for one in over_tokens)

@@ -32,7 +32,7 @@ class _DocumentPlanner(Planner):
         """See `Planner.adapted`: items may have been added."""
         base = self._pipeline.base if exclusion is None else exclusion.kept(self._pipeline.base)
         if not is_grown(base, state):
-            return Adapted(dict(state), None)
+            return Adapted(dict(state))
         return with_added(base, state, lambda: _reached(self._pipeline, state), strict=strict)
 
 

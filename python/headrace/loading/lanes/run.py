@@ -176,8 +176,8 @@ def start(
     state: Mapping[str, Any] | None,
     *,
     strict: bool,
-) -> tuple[LaneRun, Position]:
-    """The run that arguments and a state describe, and where it stands.
+) -> tuple[LaneRun, Position, tuple[str, ...]]:
+    """The run that arguments and a state describe, where it stands, and what its user is to be told of the state.
 
     Args:
         planner: makes the plan of the dataset.
@@ -185,7 +185,7 @@ def start(
         world_size: ranks.
         rank: whose part.
         state: whose form is right; None for the beginning.
-        strict: False allows functions with other names than in the state, with a warning.
+        strict: False allows what `LanePlan.adapted` says.
 
     Raises:
         ValueError: if something is missing, or does not fit the number of ranks.
@@ -219,8 +219,9 @@ def start(
     )
     plan = planner.plan(setup, state)
     own = lanes_of_rank(lanes, steps.batch_of(step), steps.row_of(step), world_size, rank)
+    texts: tuple[str, ...] = ()
     if state is not None:
-        state = plan.adapted(state, strict=strict)
+        state, texts = plan.adapted(state, strict=strict)
     fixed: dict[str, Any] = {
         "schema": SCHEMA,
         "order": ORDER,
@@ -237,7 +238,7 @@ def start(
     run = LaneRun(plan, world_size, rank, own, fixed)
     position = Position(step, steps, skipped, SavedPlaces(plan, _states(run, state)))
     run.check_batches(position)
-    return run, position
+    return run, position, texts
 
 
 def _states(run: LaneRun, state: Mapping[str, Any] | None) -> dict[int, Any]:

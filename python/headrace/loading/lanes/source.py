@@ -244,11 +244,11 @@ class LanePlan(ABC):
         return []
 
     @abstractmethod
-    def adapted(self, state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    def adapted(self, state: Mapping[str, Any], *, strict: bool) -> Adapted:
         """A state whose form was checked, as the beginning of a run by this plan.
 
-        With `strict` off functions may have other names, and rows another length where a round of lanes begins. A
-        warning tells of either, and the state from there on.
+        With `strict` off functions may have other names, and rows another length where a round of lanes begins: the
+        state tells of either.
 
         Raises:
             StateMismatch: naming the first difference that is not allowed.
