@@ -5,15 +5,17 @@ It draws every row from the beginning and counts what it has drawn, where the re
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from itertools import islice
-from math import ceil, floor, fsum, isqrt
+from functools import cache
+from itertools import accumulate, islice
+from math import ceil, floor, fsum, inf
+from operator import mul, sub
 from typing import Literal, NamedTuple
 
 from reference import ORDER_VERSION, chacha8_words
 
 BEGINNINGS_OF_LANES = 4
+DRAWS = 2
 M = 2**48
-A = (isqrt(5 * M * M) - M) // 2 | 1
 
 
 def points(weights: Sequence[float]) -> list[int]:
@@ -29,14 +31,60 @@ def points(weights: Sequence[float]) -> list[int]:
 
 def spread(lane: int, lanes: int) -> int:
     """The place of a lane on the circle, in parts of 1 / lanes."""
-    factors = [p for p in range(2, lanes + 1) if all(p % q for q in range(2, p))]
-    bases = [p for p in reversed(factors) for power in range(1, 64) if lanes % p**power == 0]
     place, unit = 0, lanes
-    for base in bases:
+    for base in bases(lanes):
         unit //= base
         lane, digit = divmod(lane, base)
         place += digit * unit
     return place
+
+
+def bases(lanes: int) -> list[int]:
+    """The prime factors of the number of lanes, the largest first."""
+    factors = [p for p in range(2, lanes + 1) if lanes % p == 0 and all(p % q for q in range(2, p))]
+    return [p for p in reversed(factors) for power in range(1, 64) if lanes % p**power == 0]
+
+
+@cache
+def candidates() -> list[int]:
+    """A_0, A_1 ..."""
+    found: list[int] = []
+    for c in range(3**7):
+        value = Fraction(2504730781961, 1548008755920)
+        for j in reversed(range(7)):
+            value = 1 + c // 3**j % 3 + 1 / value
+        found.append(floor(M / value) | 1)
+    return found
+
+
+def growth(step: int, enough: float) -> int:
+    """G of lanes that move by `step`; what is more than `enough` need not be exact."""
+    sums, found = [0], 0
+    for j in range(1, 11):
+        while len(sums) <= 2**j:
+            sums.append(sums[-1] + 2 * ((len(sums) - 1) * step % M) - M)
+        # With k + l = n + 1 for the highest H up to k and the lowest up to l.
+        highest, lowest = list(accumulate(sums[1:], max)), list(accumulate(sums[1:], min))
+        found = max(found, max(map(sub, highest, reversed(lowest))) // j)
+        if found > enough:
+            break
+    return found
+
+
+@cache
+def move(lanes: int) -> int:
+    """A for a number of lanes."""
+    blocks = [1, *accumulate(bases(lanes), mul)]
+    best, least = 0, inf
+    for candidate in candidates():
+        found = 2 * growth(candidate * lanes % M, least / 2)
+        for block in blocks[:-1]:
+            if found >= least:
+                break
+            found = max(found, growth(candidate * block % M, least))
+        if found < least:
+            best, least = candidate, found
+    return best
 
 
 def offset(seed: int) -> int:
@@ -135,8 +183,8 @@ class MixtureReference:
 
     def _point(self, t: int, lane: int) -> int:
         if self.draws is not None:
-            return (self._offset + A * self.draws[t]) % M
-        return (spread(lane, self.lanes) * M // self.lanes + self._offset + A * t) % M
+            return (self._offset + move(1) * self.draws[t]) % M
+        return (spread(lane, self.lanes) * M // self.lanes + self._offset + move(self.lanes) * t) % M
 
     def _source(self, shares: Sequence[int], point: int) -> int:
         return next(source for source in range(len(shares)) if point < sum(shares[: source + 1]))

@@ -107,14 +107,14 @@ def test_a_source_that_leaves_has_given_each_sample_once_a_pass(samples: dict[st
 @pytest.mark.parametrize("world", [1, 2])
 def test_steps_of_several_rounds_end_with_the_last_whole_one(samples: dict[str, hr.SampleDataset], world: int) -> None:
     dataset = mixed(samples, {"many": 1.0, "few": 1.0}, on_exhausted="stop")
-    rows = rows_of(steps(loaders(dataset, 1, global_batch_size=2, seed=1)))
-    ranks = loaders(dataset, world, global_batch_size=8, lanes=2, seed=1)
+    rows = rows_of(steps(loaders(dataset, 1, global_batch_size=2, seed=2)))
+    ranks = loaders(dataset, world, global_batch_size=8, lanes=2, seed=2)
     whole = steps(ranks)
     assert len(rows) % 8
     assert rows_of(whole) == rows[: len(rows) // 8 * 8]
     assert len(ranks[0]) == len(whole)
     # Another batch size from some step on ends elsewhere.
-    [loader] = loaders(dataset, 1, global_batch_size=8, lanes=2, seed=1)
+    [loader] = loaders(dataset, 1, global_batch_size=8, lanes=2, seed=2)
     before = steps([loader], 2)
     loader.set_global_batch_size(2)
     rest = steps([loader])

@@ -114,6 +114,7 @@ def damaged(state: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[st
     [
         (("pipeline",), {}, "expected a pipeline of"),
         (("pipeline", "mode"), "concat", "mode is 'mixture' here and 'concat' in the state"),
+        (("pipeline", "draws"), 3, "this build draws mixtures by version 2, the state is of version 3"),
         (("pipeline", "max_epochs"), [], "expected a pipeline of"),
         (("pipeline", "max_epochs"), {"huge": 1}, "expected max_epochs of its sources, 1 or more, found 'huge': 1"),
         (("pipeline", "max_epochs"), {"large": 0}, "expected max_epochs of its sources, 1 or more, found 'large': 0"),
@@ -144,6 +145,13 @@ def test_a_damaged_state_is_refused(parts: dict[str, Corpus], path: tuple[Any, .
         weights["large"] = 7.0
     with pytest.raises(hr.StateMismatch, match=message):
         loaders(mixed(parts, weights), 1, damaged(state, path, value))
+
+
+def test_a_state_of_the_first_version_of_draws_is_refused_by_both(parts: dict[str, Corpus]) -> None:
+    state = steps(loaders(mixed(parts), 1, global_batch_size=12, seed=1), 3)[-1].state
+    del state["pipeline"]["draws"]
+    with pytest.raises(hr.StateMismatch, match="this build draws mixtures by version 2, the state is of version 1"):
+        loaders(mixed(parts), 1, state)
 
 
 def test_a_packed_loader_refuses_a_mixtures_state_and_the_other_way_round(parts: dict[str, Corpus]) -> None:

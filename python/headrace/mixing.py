@@ -203,8 +203,9 @@ def mix(
     is a row; where other sources of such a mixture end only reading tells, so they repeat.
 
     One row of each lane is always within one row of the weights, and so is each batch of as many rows as there are
-    lanes, which is the default. Each lane is within 8 rows of them for a million of its rows. "Mixtures" in
-    docs/order.md says which row is of which source.
+    lanes, which is the default. One of m times as many is within 1 + log2(m) / 2 rows, for m up to 64 and lanes up to
+    4,096. Each lane is within 8 rows of them for a million of its rows. "Mixtures" in docs/order.md says which row is
+    of which source.
 
     Args:
         sources: by name a dataset and its weight: 0 or more, and not all 0. Weights are relative to each other. A

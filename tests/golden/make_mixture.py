@@ -1,8 +1,8 @@
-"""Writes `mixture-v1.json`, which pins the mixtures of order version 1, from the reference model.
+"""Writes `mixture-v2.json`, which pins how version 2 of mixtures draws, from the reference model.
 
     python tests/golden/make_mixture.py
 
-Only a new version of the order may change the file, and then gets a file of its own.
+Only a new version may change the file, and then gets a file of its own.
 """
 
 import json
@@ -13,10 +13,9 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mixture_reference import MixtureReference, points
-from reference import ORDER_VERSION
+from mixture_reference import DRAWS, MixtureReference, points
 
-PATH = Path(__file__).with_name(f"mixture-v{ORDER_VERSION}.json")
+PATH = Path(__file__).with_name(f"mixture-v{DRAWS}.json")
 ROWS = 60
 RUNS: list[dict[str, Any]] = [
     {"seed": 0, "lanes": 1, "source_lanes": [1, 1], "weights": {0: [0.7, 0.3]}},

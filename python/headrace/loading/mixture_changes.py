@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from headrace._changes import Adapted
 from headrace.errors import StateMismatch
@@ -12,9 +12,12 @@ from .mixture_weights import Weighting
 
 __all__ = ["changed", "check_counts", "check_kept", "check_pipeline", "fields", "is_count", "rules"]
 
+DRAWS: Final = 2
+"""The version of how a mixture draws its rows (docs/order.md, "Mixtures")."""
+
 
 def rules(dataset: MixDataset, state: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What beside the weights decides which row comes when, and what it holds.
+    """What beside the weights decides which row comes when, and what it holds, and the version of how.
 
     Args:
         dataset: what is mixed.
@@ -23,6 +26,7 @@ def rules(dataset: MixDataset, state: Mapping[str, Any] | None) -> dict[str, Any
     before: Mapping[str, int] = {} if state is None else state["pipeline"]["max_epochs"]
     return {
         "mode": "mixture",
+        "draws": DRAWS,
         "on_exhausted": dataset.on_exhausted,
         "per_batch": dataset.per_batch,
         "max_epochs": {**before, **dataset.max_epochs},
@@ -30,7 +34,7 @@ def rules(dataset: MixDataset, state: Mapping[str, Any] | None) -> dict[str, Any
 
 
 def check_pipeline(found: object, names: Sequence[str]) -> None:
-    """Refuses what has not the form of a mixture's pipeline, with its weights.
+    """Refuses what has not the form of a mixture's pipeline, with its weights, or is of another version.
 
     Args:
         found: what a state says.
@@ -40,9 +44,15 @@ def check_pipeline(found: object, names: Sequence[str]) -> None:
         StateMismatch: naming what is wrong.
     """
     there = fields(found)
-    wanted = {"mode", "on_exhausted", "per_batch", "max_epochs", "weights"}
-    if set(there) != wanted or not isinstance(there["max_epochs"], Mapping):
+    wanted = {"mode", "draws", "on_exhausted", "per_batch", "max_epochs", "weights"}
+    if {*there, "draws"} != wanted or not isinstance(there["max_epochs"], Mapping):
         raise StateMismatch(f"state: expected a pipeline of {', '.join(sorted(wanted))}, found {there!r}")
+    # States of earlier builds do not tell.
+    if (version := there.get("draws", 1)) != DRAWS:
+        raise StateMismatch(
+            f"state: this build draws mixtures by version {DRAWS}, the state is of version {version!r}\n"
+            "hint: the build that saved it goes on with it; to start a new run, load no state"
+        )
     if not names or len(set(names)) < len(names):
         raise StateMismatch(f"state: expected sources of different names, found {names}")
     for name, passes in fields(cast("object", there["max_epochs"])).items():

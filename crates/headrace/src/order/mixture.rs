@@ -1,24 +1,21 @@
 //! Mixtures: which source each row comes from, and how many rows of a source came before.
 //!
 //! Rows are drawn lane by lane: row t of lane i takes the source in whose interval of a circle the point lies that has
-//! moved t times by the golden ratio from the lane's phase. Phases are spread evenly, so that one row of each lane is
+//! moved t times by the same part of it from the lane's phase. Phases are spread evenly, so that one row of each lane is
 //! within a row of the weights, and so is each lane, but for a few rows, however long it runs. How many points of a lane
 //! fell into an interval is a difference of two sums of Euclid's kind, so any row can be the first.
 //!
-//! Not here: which tokens a source's rows hold ([`super::lanes`]), and what weights a schedule means in rounds.
+//! Not here: by which part lanes move ([`super::moves`]), which tokens a source's rows hold ([`super::lanes`]), and what
+//! weights a schedule means in rounds.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::draws::{Draws, Purpose};
+use super::moves::{POINTS, best_move};
 use super::ring::Ring;
 use crate::error::{Error, Result};
 
-/// M, the points of the circle: 2^48. A weight is rounded to a whole number of them: over 2^40 rows that is less than
-/// a hundredth of a row.
-const POINTS: u64 = 1 << 48;
-/// A: the golden ratio's part of the circle, made odd so that a lane comes to every point.
-const MOVE: u64 = 173_961_102_589_771;
 /// Weights are compared with the largest one in units of this part of it: 2^62.
 const SCALE: f64 = 4_611_686_018_427_387_904.0;
 /// Rounds of a mixture that can be counted.
@@ -70,6 +67,8 @@ pub struct Mixture {
 struct Stretch {
     phase: Phase,
     bounds: Vec<u64>,
+    /// A: how far lanes move from draw to draw.
+    step: u64,
 }
 
 /// A source that has an end, while it is found out when that comes.
@@ -136,12 +135,9 @@ impl Mixture {
             (point as u64 + offset) % POINTS
         };
         let starts = places.iter().map(start).collect();
-        let mut even = vec![1];
-        even.extend(bases(lanes).into_iter().scan(1, |size, base| {
-            *size *= base;
-            Some(*size)
-        }));
-        let stretches = phases.into_iter().map(Stretch::new).collect::<Result<_>>()?;
+        let even = even_blocks(lanes);
+        let step = best_move(if together { &[1] } else { &even });
+        let stretches = phases.into_iter().map(|phase| Stretch::new(phase, step)).collect::<Result<_>>()?;
         Ok(Self { lanes, places, starts, even, offset, together, source_lanes, stretches, end: None })
     }
 
@@ -267,7 +263,7 @@ impl Mixture {
         let place = u128::from(self.places[lanes.start as usize]);
         let first = m * place * points / u128::from(self.lanes) + m * u128::from(stretch.point(self.offset, 0));
         // Whole circles of a move are the same in both sums.
-        let step = (m * u128::from(MOVE) % points) as u64;
+        let step = (m * u128::from(stretch.step) % points) as u64;
         let sum = |bound: u64| {
             let begin = first + m * u128::from(POINTS - bound);
             let circles = draws.wrapping_mul((begin / points) as u64);
@@ -396,17 +392,17 @@ impl Mixture {
             first.draw += (round - first.round) / first.every;
             first.round = round;
         }
-        for Stretch { mut phase, bounds } in later {
+        for Stretch { mut phase, bounds, step } in later {
             let weight = std::mem::take(&mut phase.weights[source]);
             if phase.weights.iter().all(|&weight| weight == 0.0) {
                 self.end = Some(phase.round);
                 if self.stretches.is_empty() {
                     phase.weights[source] = weight;
-                    self.stretches.push(Stretch { phase, bounds });
+                    self.stretches.push(Stretch { phase, bounds, step });
                 }
                 return Ok(());
             }
-            self.stretches.push(Stretch::new(phase)?);
+            self.stretches.push(Stretch::new(phase, step)?);
         }
         Ok(())
     }
@@ -443,19 +439,19 @@ impl Limited {
 }
 
 impl Stretch {
-    fn new(phase: Phase) -> Result<Self> {
+    fn new(phase: Phase, step: u64) -> Result<Self> {
         let shares = shares(&phase.weights)?;
         let ends = shares.iter().scan(0, |end, share| {
             *end += share;
             Some(*end)
         });
-        Ok(Self { bounds: std::iter::once(0).chain(ends).collect(), phase })
+        Ok(Self { bounds: std::iter::once(0).chain(ends).collect(), phase, step })
     }
 
     /// Where a lane that begins at `start` is after some rounds of the stretch.
     fn point(&self, start: u64, rounds: u64) -> u64 {
         let draw = self.phase.draw + rounds / self.phase.every;
-        ((u128::from(MOVE) * u128::from(draw) + u128::from(start)) % u128::from(POINTS)) as u64
+        ((u128::from(self.step) * u128::from(draw) + u128::from(start)) % u128::from(POINTS)) as u64
     }
 
     fn source(&self, point: u64) -> usize {
@@ -483,7 +479,7 @@ fn floor_sum(mut n: u64, mut m: u64, mut a: u64, mut b: u64) -> u64 {
     }
 }
 
-/// Quotient and remainder. By the golden ratio most quotients are 0 or 1, for which nothing is divided.
+/// Quotient and remainder. Most quotients are 0 or 1, for which nothing is divided.
 fn divided(number: u64, by: u64) -> (u64, u64) {
     match number.checked_sub(by) {
         None => (0, number),
@@ -503,6 +499,15 @@ fn spread(lane: u64, lanes: u64) -> u64 {
         rest /= base;
     }
     place
+}
+
+/// How many lanes the aligned blocks have that lie at equal distances, from 1 to all.
+pub(super) fn even_blocks(lanes: u64) -> Vec<u64> {
+    let products = bases(lanes).into_iter().scan(1, |size, base| {
+        *size *= base;
+        Some(*size)
+    });
+    std::iter::once(1).chain(products).collect()
 }
 
 /// The prime factors of a number, the largest first.
@@ -566,8 +571,7 @@ mod tests {
         ) {
             let mixture = mixture(seed, lanes, &weights);
             let shares = shares(&weights).unwrap();
-            let mut block = 1;
-            for base in bases(lanes).into_iter().chain([1]) {
+            for block in even_blocks(lanes) {
                 for first in (0..lanes).step_by(block as usize) {
                     for (source, &share) in shares.iter().enumerate() {
                         let rows = mixture.takes(source, round, first..first + block).count() as f64;
@@ -576,7 +580,27 @@ mod tests {
                         prop_assert!(weights[source] > 0.0 || rows == 0.0);
                     }
                 }
-                block *= base;
+            }
+        }
+
+        #[test]
+        fn each_doubling_of_a_batch_adds_half_a_row_to_what_it_may_err_and_a_row_to_a_part_of_it(
+            lanes in 1_u64..100, weights in any_weights(9), seed: u64, first in 0_u64..1 << 39, rounds in 1_u64..=64,
+        ) {
+            let (mixture, shares) = (mixture(seed, lanes, &weights), shares(&weights).unwrap());
+            let doublings = (rounds as f64).log2();
+            for (source, &share) in shares.iter().enumerate() {
+                for block in even_blocks(lanes) {
+                    let off = |first_lane: u64| {
+                        let lanes = first_lane..first_lane + block;
+                        let before = mixture.taken(0, source, lanes.clone(), first);
+                        let rows = mixture.taken(0, source, lanes, first + rounds) - before;
+                        (rows as f64 - share as f64 / POINTS as f64 * (block * rounds) as f64).abs()
+                    };
+                    let most = (0..lanes).step_by(block as usize).map(off).fold(0.0, f64::max);
+                    let within = if block == lanes { 1.0 + doublings / 2.0 } else { 1.0 + doublings };
+                    prop_assert!(most <= within, "{most} rows off in {rounds} rounds of {block} lanes");
+                }
             }
         }
 
@@ -652,7 +676,8 @@ mod tests {
                         end = Some(round);
                         break 'rounds;
                     }
-                    let now = Mixture::new(seed, 6, false, own.clone(), vec![phase(0, &left)]).unwrap();
+                    let mut now = whole.clone();
+                    now.stretches = vec![Stretch::new(phase(0, &left), whole.stretches[0].step).unwrap()];
                     let drawn: Vec<usize> = (0..6).map(|lane| now.source(round * 6 + lane)).collect();
                     let mut after = given.clone();
                     for (lane, &source) in drawn.iter().enumerate() {

@@ -10,6 +10,7 @@ mod draws;
 mod items;
 mod lanes;
 mod mixture;
+mod moves;
 mod permutation;
 mod ranks;
 mod ring;
