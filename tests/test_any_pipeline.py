@@ -106,6 +106,8 @@ class Drawn:
     sources: int = 1
     by_steps: bool = False
     """Whether the number of a step decides which rows there are."""
+    grows: bool = False
+    """Whether samples may be added behind those that it is made of: not where a state is within a group."""
 
     @property
     def kind(self) -> Kind:
@@ -129,6 +131,7 @@ def rows_of_documents(draw: st.DrawFn, source: int, packing: dict[str, Any], seq
         lambda corpora: through(names, corpora[source].samples).pack(seq_len, **packing),
         True,
         ("tokens", source) if lossless and not packing.get("overlap") else None,
+        grows=not _is_grouped(names),
     )
 
 
@@ -142,7 +145,12 @@ def samples(draw: st.DrawFn, source: int) -> Drawn:
         lambda corpora: through(names, corpora[source].samples).map(_id),
         is_dynamic,
         ("ids", source) if not is_dynamic and not filtered else None,
+        grows=not _is_grouped(names),
     )
+
+
+def _is_grouped(names: list[str]) -> bool:
+    return any(name.startswith("batch_map") for name in names)
 
 
 def _id(sample: dict[str, Any]) -> dict[str, Any]:
@@ -172,6 +180,7 @@ def single(draw: st.DrawFn) -> Drawn:
                 lambda corpora: hr.zip([corpora[source].ids, corpora[other].ids], pair, length=SIZES[source]),
                 False,
                 ("ids", source),
+                grows=True,
             )
         case "stream":
             return Drawn(lambda corpora: corpora[source].records.sequences(seq_len), False, ("ids", -1))
@@ -263,6 +272,60 @@ def test_every_pipeline_keeps_the_promises(corpora: list[Documents], data: st.Da
     assert len(given.sources()) == len(given.rows)
     assert all(given.sources())
     assert len(hr.State.to_bytes(loader.state_dict())) < 3000 * drawn.sources + 200 * drawn.sources * 3 * BATCH
+
+
+@dataclass(frozen=True)
+class First:
+    """The first documents of a corpus: what there is before more are added."""
+
+    corpus: Documents
+    count: int
+
+    @property
+    def samples(self) -> hr.SampleDataset:
+        """See `Documents.samples`."""
+        return self.corpus.samples.take(self.count)
+
+    @property
+    def ids(self) -> hr.SampleDataset:
+        """See `Documents.ids`."""
+        return self.samples.select(["id"])
+
+
+@settings(max_examples=10)
+@given(data=st.data())
+def test_samples_may_be_added_to_every_pipeline_of_them(corpora: list[Documents], data: st.DataObject) -> None:
+    # Of samples that are filtered nothing may be left for a rank.
+    drawn = data.draw(single().filter(lambda one: one.grows and (one.in_lanes or one.once is not None)), "pipeline")
+    options: dict[str, Any] = {"seed": data.draw(st.integers(0, 99)), "shuffle": data.draw(st.booleans(), "shuffle")}
+    some: list[Any] = [
+        First(corpus, data.draw(st.integers(size - size // 3, size - 1)))
+        for corpus, size in zip(corpora, SIZES, strict=True)
+    ]
+    begun = Run(drawn.kind, drawn.make(some), BATCH, data.draw(st.sampled_from(WORLDS), "begun by"), **options)
+    before = begun.take(data.draw(st.integers(0, 4), "steps before"))
+    state = hr.State.merge(begun.states)
+    first = Run(drawn.kind, drawn.make(corpora), BATCH, data.draw(st.sampled_from(WORLDS), "gone on by"))
+    for loader in first.loaders:
+        with pytest.raises(hr.StateMismatch, match="samples were added"):
+            loader.load_state_dict(state)
+        with pytest.warns(UserWarning, match="samples were added"):
+            loader.load_state_dict(state, strict=False)
+    states = [first.states]
+    assert {line["kind"] for line in hr.State.merge(first.states)["changes"]} == {"data added"}
+    whole = first.take(4)
+    states += [step.states for step in whole]
+    for step in {0, data.draw(st.integers(1, 3), "restart")}:
+        saved = states[step]
+        later = Run(drawn.kind, drawn.make(corpora), None, data.draw(st.sampled_from(WORLDS), "world")).load(saved)
+        assert hr.State.merge(later.states) == hr.State.merge(saved)
+        found = later.take(len(whole) - step)
+        assert [one.rows for one in found] == [one.rows for one in whole[step:]]
+    if not drawn.in_lanes:
+        # The order of all of it is known, on both sides.
+        again = Run(drawn.kind, drawn.make(corpora)).load(states[-1])
+        again.loaders[0].seek(0)
+        assert [one.rows for one in again.take(len(before) + 4)] == [one.rows for one in [*before, *whole]]
 
 
 @settings(max_examples=25)

@@ -184,6 +184,32 @@ def test_functions_that_were_renamed() -> None:
     assert line == ("functions", 1, 4, ["map(begin)", "map(here)"], ["map(begin)", "map(there)"])
 
 
+def test_data_that_was_added() -> None:
+    """A line for each source of a zip, and one for its epochs, which end elsewhere."""
+
+    def zipped(*sizes: Any) -> hr.ZipDataset:
+        return hr.zip([made_up(one).map(here) for one in sizes], _first)
+
+    loader = load(zipped((3, 3), (4, 4)), 2)
+    state = given_by(loader, 2)[-1].state
+    loader = load(zipped((3, 3, 3), (4, 4, 2)), 2)
+    with pytest.warns(UserWarning, match="samples were added to source [01]|an epoch of the zip has 9"):
+        loader.load_state_dict(state, strict=False)
+    found = [(kind, step, row) for kind, step, row, *_ in lines(loader.state_dict())]
+    assert found == [("data added", 2, 6), ("data added", 2, 8), ("length", 2, 6)]
+    before, after = zip(*(change[3:] for change in lines(loader.state_dict())), strict=True)
+    assert [list(one) for one in before] == [["0"], ["1"], ["samples"]]
+    assert [one["samples"] for one in (before[0]["0"], after[0]["0"], before[1]["1"], after[1]["1"])] == [6, 9, 8, 10]
+    assert (before[2], after[2]) == ({"samples": 6}, {"epoch": 1, "samples": 9})
+    again = load(zipped((3, 3, 3), (4, 4, 2)))
+    again.load_state_dict(given_by(loader, 4)[-1].state)
+    assert lines(again.state_dict()) == lines(loader.state_dict())
+
+
+def _first(samples: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    return samples[0]
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [

@@ -1,7 +1,8 @@
 """Data that was added in the course of a run: is it that of the state and more, and from which epoch on is it used?
 
 What was there before has to come first, so that samples keep their numbers. So the old data needs not to be kept
-anywhere: it is the first samples of the new, and a state's digests tell whether they are the same.
+anywhere: it is the first samples of the new, and a state's digests tell whether they are the same. Of a zip or a
+mixture each source may be added to, by itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +17,13 @@ from headrace.samples.order import GrownOrder, Order, SequentialOrder
 from headrace.samples.pipeline import Origin, Pipeline
 from headrace.samples.source import Extent
 
-__all__ = ["ADDED", "Era", "described", "eras_of", "first_samples", "is_grown", "with_added"]
+__all__ = ["ADDED", "Era", "Held", "eras_of", "first_samples", "is_grown", "noted", "noted_length", "order_of_eras"]
 
 ADDED: Final = "data added"
 """The kind of a change."""
 
-_DATA: Final = ("samples", "selection", "sources")
-"""What a change says of data."""
+_LENGTH: Final = "length"
+"""Likewise, of a zip whose epochs are of other lengths as data was added to its sources."""
 
 
 class Era(NamedTuple):
@@ -31,102 +32,145 @@ class Era(NamedTuple):
     epoch: int
     """The first of them."""
     samples: int
-    """How many of the dataset's, the first ones."""
+    """How many of the dataset's, the first ones; of a zip, how many rows they have."""
 
 
-def eras_of(changes: Sequence[Mapping[str, Any]], samples: int) -> list[Era]:
+class Held(NamedTuple):
+    """What a state says of a dataset's samples, and changes of it: as plain JSON types, of a state of any."""
+
+    samples: Any
+    selection: Any
+    sources: Any
+
+    @staticmethod
+    def by(pipeline: Pipeline) -> "Held":
+        """What is to be said of a dataset."""
+        summaries = [origin.summary() for origin in pipeline.origins]
+        return Held(len(pipeline), pipeline.selection.digest(), summaries)
+
+
+def eras_of(
+    changes: Sequence[Mapping[str, Any]], samples: int, *, source: int | str | None = None, length: bool = False
+) -> list[Era]:
     """The eras of a run, by what its state tells of changes.
 
     Args:
         changes: of a state.
-        samples: in the dataset as it is now.
+        samples: in the dataset as it is now; of a zip's own epochs their length.
+        source: which one, by its number in a zip or its name in a mixture.
+        length: whether it is a zip's own epochs.
 
     Raises:
         StateMismatch: naming a change that cannot be one of this run.
     """
     eras: list[Era] = []
     for line in changes:
-        if line["kind"] == ADDED:
-            before, after = _samples_of(line, "before"), _samples_of(line, "after")
-            eras = eras or [Era(0, before)]
-            epoch = line["after"].get("epoch")
-            if type(epoch) is not int or not 0 <= epoch < 2**61 or not 1 <= before <= after <= samples:
-                raise StateMismatch(
-                    f"state: expected data to be added at an epoch, to at most {samples} samples, found {line!r}"
-                )
-            eras = [*(era for era in eras if era.epoch < epoch), Era(epoch, after)]
-            if line["row"] != _line(eras).begin_of(epoch):
-                raise StateMismatch(
-                    f"state: epoch {epoch} begins with row {_line(eras).begin_of(epoch)}, found {line!r}"
-                )
+        if line["kind"] != (_LENGTH if length else ADDED):
+            continue
+        said = [_said(line[when], source) for when in ("before", "after")]
+        if source is not None and not any(said):
+            continue  # of another source
+        before, after = map(_samples_of, said)
+        epoch = said[1].get("epoch")
+        if type(epoch) is not int or not 0 <= epoch < 2**61 or not 1 <= before <= after <= samples:
+            raise StateMismatch(
+                f"state: expected data to be added at an epoch, to at most {samples} samples, found {line!r}"
+            )
+        eras = [*(era for era in eras or [Era(0, before)] if era.epoch < epoch), Era(epoch, after)]
+        # Rows of a mixture are not those of its sources.
+        row = line["row"] if isinstance(source, str) else _line(eras).begin_of(epoch)
+        if line["row"] != row:
+            raise StateMismatch(f"state: epoch {epoch} begins with row {row}, found {line!r}")
     if eras and eras[-1].samples != samples:
-        raise StateMismatch(f"state: by its changes there are {eras[-1].samples} samples, found {samples}")
+        of = "" if source is None else f" of source {source!r}"
+        raise StateMismatch(f"state: by its changes there are {eras[-1].samples} samples{of}, found {samples}")
     return eras or [Era(0, samples)]
 
 
-def described(pipeline: Pipeline) -> dict[str, Any]:
-    """What tells the samples of a dataset from others, but for where they lie."""
-    return {"samples": len(pipeline), "selection": pipeline.selection.digest()}
+def order_of_eras(eras: Sequence[Era], make: Callable[[int], Order]) -> Order:
+    """The order of all eras, of those that `make` gives for numbers of samples."""
+    parts = [(era.epoch, make(era.samples)) for era in eras]
+    return parts[0][1] if len(parts) == 1 else GrownOrder(parts)
 
 
-def with_added(pipeline: Pipeline, state: Mapping[str, Any], reached: Callable[[], int], *, strict: bool) -> Adapted:
-    """The state of a run to whose data something was added, as the beginning of one over all of it.
+def noted(
+    begin: Adapted,
+    pipeline: Pipeline,
+    before: Held,
+    reached: Callable[[], int],
+    *,
+    source: int | str | None = None,
+    strict: bool,
+) -> Adapted:
+    """The state of a run to one of whose datasets something was added, with a line that tells of it.
 
     Args:
+        begin: the state, which says of the dataset what holds here.
         pipeline: the dataset, which `is_grown`.
-        state: of the run so far.
+        before: what the state said of it.
         reached: tells the first row of which nothing was used yet; raises StateMismatch if that cannot be known. The
             first epoch that does not begin before it is the first one over all of the data.
+        source: see `eras_of`.
         strict: whether to refuse it, unless nothing that was added is among the samples.
 
     Raises:
         StateMismatch: if it is refused, naming the first file that was added; or from `reached`.
     """
-    here = described(pipeline) | {"sources": _sources(pipeline)}
-    added = here["samples"] - state["pipeline"]["samples"]
-    if not added:
+    after = Held.by(pipeline)
+    if not (added := after.samples - before.samples):
         # None of what was added is a sample of this dataset.
-        return Adapted(dict(state) | {"sources": here["sources"]})
-    told = f"{added} samples were added behind those of the state, the first file is {_first_file(pipeline, state)!r}"
+        return begin
+    where = "" if source is None else f" to source {source!r}"
+    first = _first_file(pipeline, before)
+    text = f"{added} samples were added{where} behind those of the state, the first file is {first!r}"
     if strict:
         raise StateMismatch(
-            f"the data is not that of the state: {told}\n"
+            f"the data is not that of the state: {text}\n"
             "hint: strict=False goes on with the old data to the end of the epoch, and then with all of it"
         )
-    there = state["pipeline"] | {"sources": state["sources"]}
-    line = _line(eras_of(state["changes"], there["samples"]))
-    row = reached()
-    epoch = line.epoch_of(row)
-    epoch += line.begin_of(epoch) < row
-    before, after = ({key: data[key] for key in _DATA} for data in (there, here))
-    state = dict(state) | {
-        "pipeline": state["pipeline"] | {key: here[key] for key in ("samples", "selection")},
-        "sources": here["sources"],
-    }
-    text = f"{told}; they are used from epoch {epoch} on"
-    return Adapted(state).noted(ADDED, before, {"epoch": epoch} | after, text, row=line.begin_of(epoch))
+    line = _line(eras_of(begin.state["changes"], before.samples, source=source))
+    epoch = _first_unbegun(line, reached())
+    said = before._asdict(), {"epoch": epoch} | after._asdict()
+    held, holds = said if source is None else ({str(source): one} for one in said)
+    return begin.noted(
+        ADDED,
+        held,
+        holds,
+        f"{text}; they are used from epoch {epoch} on",
+        row=None if isinstance(source, str) else line.begin_of(epoch),
+    )
 
 
-def is_grown(pipeline: Pipeline, state: Mapping[str, Any]) -> bool:
-    """Whether a dataset has the samples of a state first, and then others."""
-    samples, sources = state["pipeline"].get("samples"), state["sources"]
-    if type(samples) is not int or not 1 <= samples <= len(pipeline) or len(sources) != len(pipeline.origins):
+def noted_length(begin: Adapted, before: int, after: int) -> Adapted:
+    """The state of a run over a zip whose epochs become longer, as data was added, with a line that tells of it."""
+    line = _line(eras_of(begin.state["changes"], before, length=True))
+    epoch = _first_unbegun(line, begin.state["position"])
+    text = f"an epoch of the zip has {after} samples from epoch {epoch} on, {before} before"
+    row = line.begin_of(epoch)
+    return begin.noted(_LENGTH, {"samples": before}, {"epoch": epoch, "samples": after}, text, row=row)
+
+
+def is_grown(pipeline: Pipeline, there: Held) -> bool:
+    """Whether a dataset has the samples that a state tells of first, and then others."""
+    samples, selection, sources = there
+    if type(samples) is not int or not 1 <= samples <= len(pipeline):
         return False
-    if not all(map(_begins_with, pipeline.origins, sources)):
+    if not isinstance(sources, list) or len(cast("list[Any]", sources)) != len(pipeline.origins):
         return False
-    selection = first_samples(pipeline, samples).selection.digest()
-    is_more = samples < len(pipeline) or sources != _sources(pipeline)
-    return is_more and selection == state["pipeline"].get("selection")
+    if not all(map(_begins_with, pipeline.origins, cast("list[Any]", sources))):
+        return False
+    is_more = samples < len(pipeline) or sources != Held.by(pipeline).sources
+    return is_more and first_samples(pipeline, samples).selection.digest() == selection
 
 
-def _first_file(pipeline: Pipeline, state: Mapping[str, Any]) -> str:
+def _first_file(pipeline: Pipeline, before: Held) -> str:
     """The first file of a dataset that `is_grown` which is not in the state; or else that of its first new sample."""
-    for origin, there in zip(pipeline.origins, state["sources"], strict=True):
+    for origin, there in zip(pipeline.origins, before.sources, strict=True):
         count, sizes = int(there["samples"]), origin.source.sizes
         if count < sizes.sum():
             chunk = int(np.searchsorted(np.cumsum(sizes), count, side="right"))
             return origin.source.place(chunk, count - int(sizes[:chunk].sum())).file
-    return pipeline.place(state["pipeline"]["samples"]).file
+    return pipeline.place(before.samples).file
 
 
 def first_samples(pipeline: Pipeline, samples: int) -> Pipeline:
@@ -134,10 +178,6 @@ def first_samples(pipeline: Pipeline, samples: int) -> Pipeline:
     if samples == len(pipeline):
         return pipeline
     return replace(pipeline, selection=pipeline.selection.part(0, samples))
-
-
-def _sources(pipeline: Pipeline) -> list[dict[str, Any]]:
-    return [origin.summary() for origin in pipeline.origins]
 
 
 def _begins_with(origin: Origin, there: Any) -> bool:
@@ -156,12 +196,23 @@ def _begins_with(origin: Origin, there: Any) -> bool:
 
 def _line(eras: Sequence[Era]) -> Order:
     """An order with the epochs of a run, whatever comes in them."""
-    return GrownOrder([(era.epoch, SequentialOrder(era.samples)) for era in eras])
+    return order_of_eras(eras, SequentialOrder)
 
 
-def _samples_of(line: Mapping[str, Any], when: str) -> int:
-    data = line[when]
-    samples = cast("dict[str, Any]", data).get("samples") if isinstance(data, Mapping) else None
+def _first_unbegun(line: Order, row: int) -> int:
+    """The first epoch that does not begin before a row."""
+    epoch = line.epoch_of(row)
+    return epoch + (line.begin_of(epoch) < row)
+
+
+def _said(found: object, source: int | str | None) -> dict[str, Any]:
+    """What a change says of a dataset; nothing if it says nothing."""
+    said = cast("dict[str, Any]", found) if isinstance(found, Mapping) else {}
+    return said if source is None else _said(said.get(str(source)), None)
+
+
+def _samples_of(said: Mapping[str, Any]) -> int:
+    samples = said.get("samples")
     if type(samples) is not int:
-        raise StateMismatch(f"state: expected data that was added to have samples, found {line!r}")
+        raise StateMismatch(f"state: expected data that was added to have samples, found {said!r}")
     return samples

@@ -19,7 +19,8 @@ from headrace.state import ORDER, SCHEMA
 from . import steps
 from .exclusion import Masks, exclusion_of
 from .run_arguments import NO_BATCH_SIZE, RunArguments, choose
-from .sample_orders import adapted, data_of, order_of
+from .sample_data import adapted, data_of
+from .sample_orders import order_of
 from .schedule import Schedule, Skipped, check_divides
 
 __all__ = ["Given", "Position", "Run", "start"]

@@ -106,7 +106,7 @@ class Order(ABC):
         return self
 
     def drawn(self, rows: _Ints) -> _Ints:
-        """Rows of one epoch as random numbers for functions count them: in epochs of `size` rows, but of a zip."""
+        """Rows as random numbers for functions count them: in epochs of `size` rows. See `AnyPipeline.fetch`."""
         return rows
 
     def windows_of(self, row: int) -> tuple[Window, ...]:
@@ -167,8 +167,11 @@ class GrownOrder(Order):
         return self._orders[bisect_right(self._epochs, epoch) - 1]
 
     def drawn(self, rows: _Ints) -> _Ints:
-        """See `Order.drawn`: the epoch's first row for all of them."""
-        return np.full_like(rows, self.epoch_of(int(rows[0])) * self.size) if len(rows) else rows
+        """See `Order.drawn`: each keeps its epoch, and its place there."""
+        number = np.searchsorted(self._begins, rows, side="right") - 1
+        shifts, sizes = np.array([self._shifts, [order.size for order in self._orders]], dtype=np.int64)[:, number]
+        epoch, place = np.divmod(rows - shifts, sizes)
+        return epoch * self.size + place
 
     def windows_of(self, row: int) -> tuple[Window, ...]:
         """See `Order.windows_of`."""
@@ -288,19 +291,39 @@ class ZipOrder(Order):
     Args:
         orders: of the sources, each over its own positions.
         shifts: for each source the number of origins of those before it.
-        size: rows of an epoch; `ENDLESS` for no end.
+        epochs: an order that has the zip's own epochs, whatever comes in them: of `ENDLESS` rows for no end.
     """
 
-    def __init__(self, orders: Sequence[Order], shifts: Sequence[int], size: int) -> None:
+    def __init__(self, orders: Sequence[Order], shifts: Sequence[int], epochs: Order) -> None:
         self._orders = tuple(orders)
         self._shifts = tuple(shifts)
-        self.size = size
+        self._epochs = epochs
+        self.size = epochs.size
         # By which rows are shared out: of the source that gains most from a rank's rows being whole lanes.
         self.lanes = max(order.lanes for order in orders)
 
     def positions(self, begin: int, end: int) -> _Ints:
         """See `Order.positions`: a column for each source."""
         return np.stack([_line(order, begin, end) for order in self._orders], axis=1)
+
+    def epoch_of(self, row: int) -> int:
+        """See `Order.epoch_of`."""
+        return self._epochs.epoch_of(row)
+
+    def begin_of(self, epoch: int) -> int:
+        """See `Order.begin_of`."""
+        return self._epochs.begin_of(epoch)
+
+    def change_after(self, epoch: int) -> int | None:
+        """See `Order.change_after`."""
+        return self._epochs.change_after(epoch)
+
+    def drawn(self, rows: _Ints) -> _Ints:
+        """See `Order.drawn`: a column for each source, and one for the zip, where they differ."""
+        lines = (*self._orders, self._epochs)
+        if not any(isinstance(order, GrownOrder) for order in lines):
+            return rows
+        return np.stack([order.drawn(rows) for order in lines], axis=1)
 
     def windows_of(self, row: int) -> tuple[Window, ...]:
         """See `Order.windows_of`."""
@@ -315,7 +338,7 @@ def _line(order: Order, begin: int, end: int) -> _Ints:
     """The positions of rows of any epochs."""
     parts: list[_Ints] = []
     while begin < end:
-        stop = min(end, (begin // order.size + 1) * order.size)
+        stop = min(end, order.begin_of(order.epoch_of(begin) + 1))
         parts.append(order.positions(begin, stop))
         begin = stop
     return np.concatenate(parts or [np.zeros(0, dtype=np.int64)])

@@ -113,7 +113,8 @@ class AnyPipeline(ABC):
         Args:
             positions: int64, (samples,), each in ``range(len(self))``; of a zip (samples, sources).
             cache: where chunks are kept.
-            rows: int64, (samples,): where in the run they stand, for random numbers; None for the first epoch.
+            rows: int64, (samples,): where in the run they stand, for random numbers; None for the first epoch. Of a zip
+                also (samples, sources + 1): in the line of each source, and in the zip's own.
             seed: of random numbers for functions.
             on_error: ``"skip"`` leaves out samples that are damaged or whose functions raise.
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,25 @@ from .reading import Readable
 from .source import Places
 from .stages import Filter, Stage
 
-__all__ = ["ZipDataset", "ZipPipeline", "zip"]
+__all__ = ["Length", "ZipDataset", "ZipPipeline", "zip"]
 
 _Ints = npt.NDArray[np.int64]
 
 _MOST = 2**48
 """Tuples in an epoch that ends."""
+
+
+class Length(NamedTuple):
+    """How long an epoch of a zip is."""
+
+    most: int
+    """Rows; `ENDLESS` for no end."""
+    passes: int = 0
+    """If it follows from the sources, so many passes of the shortest one, if these are fewer rows; else 0."""
+
+    def of(self, sizes: Iterable[int]) -> int:
+        """The rows of an epoch over sources that have so many samples."""
+        return min(self.most, self.passes * min(sizes)) if self.passes else self.most
 
 
 @dataclass(frozen=True)
@@ -38,12 +51,14 @@ class ZipPipeline(AnyPipeline):
 
     Attributes:
         sources: at least one, each of at least one sample.
-        length: rows of an epoch; `ENDLESS` for no end.
+        sizes: for each source its samples, those that a run does without included.
+        rule: how long an epoch is.
         after: what is done to the tuples.
     """
 
     sources: tuple[Pipeline, ...]
-    length: int
+    sizes: tuple[int, ...]
+    rule: Length
     after: tuple[Stage, ...] = ()
     origins: tuple[Origin, ...] = field(init=False, repr=False)
     """Those of all sources, one after another."""
@@ -53,6 +68,11 @@ class ZipPipeline(AnyPipeline):
 
     def __len__(self) -> int:
         return self.length
+
+    @cached_property
+    def length(self) -> int:
+        """Rows of an epoch; `ENDLESS` for no end."""
+        return self.rule.of(self.sizes)
 
     @cached_property
     def shifts(self) -> tuple[int, ...]:
@@ -79,15 +99,16 @@ class ZipPipeline(AnyPipeline):
 
     def items(self, positions: _Ints, cache: ChunkCache, *, rows: _Ints, seed: int) -> list[list[Any] | Failed]:
         """See `AnyPipeline.items`: a tuple is dropped where a source drops its sample."""
+        *own, last = np.broadcast_to(rows.T, (len(self.sources) + 1, len(positions)))
         columns = [
-            source.items(positions[:, number], cache, rows=rows, seed=seed_of(seed, number))
+            source.items(positions[:, number], cache, rows=own[number], seed=seed_of(seed, number))
             for number, source in enumerate(self.sources)
         ]
         items = list(map(self._tuple, positions.tolist(), *columns))
         after = seed_of(seed, len(self.sources))
 
         def key_of(index: int) -> Key:
-            epoch, row = divmod(int(rows[index]), self.length)
+            epoch, row = divmod(int(last[index]), self.length)
             return Key(after, epoch, row)
 
         apply_stages(self.after, items, key_of, first=0, skip=None)
@@ -133,7 +154,8 @@ class ZipDataset(Readable):
             3
         """
         super()._counted("take")
-        return self._with(length=min(as_int(count, "take", least=0), self.pipeline.length))
+        rule = self.pipeline.rule
+        return self._with(rule=rule._replace(most=min(as_int(count, "take", least=0), rule.most)))
 
     def repeat(self, times: SupportsIndex) -> "ZipDataset":
         """Longer epochs: each of so many that follow each other.
@@ -146,7 +168,9 @@ class ZipDataset(Readable):
         times = as_int(times, "repeat", least=1, most=2**31)
         if self.pipeline.length == ENDLESS:
             return self
-        return self._with(length=as_int(self.pipeline.length * times, "repeat: an epoch's length", most=_MOST))
+        as_int(self.pipeline.length * times, "repeat: an epoch's length", most=_MOST)
+        most, passes = self.pipeline.rule
+        return self._with(rule=Length(ENDLESS if most == ENDLESS else most * times, passes * times))
 
     def place(self, index: SupportsIndex) -> Places:
         """Where the samples of a tuple lie: of each source file, chunk and row.
@@ -249,14 +273,15 @@ def zip(
         if not len(part.pipeline):
             raise ValueError(f"zip needs sources with samples, source {number} has none: {part!r}")
     if length is None:
-        rows = min(len(part.pipeline) for part in parts)
+        rule = Length(ENDLESS, passes=1)
     elif length == math.inf:
-        rows = ENDLESS
+        rule = Length(ENDLESS)
     elif isinstance(length, float):
         raise TypeError(f"length must be an integer or math.inf, got {length!r}")
     else:
-        rows = as_int(length, "length", least=1, most=_MOST)
-    pipeline = ZipPipeline(tuple(part.pipeline for part in parts), rows)
+        rule = Length(as_int(length, "length", least=1, most=_MOST))
+    sources = tuple(part.pipeline for part in parts)
+    pipeline = ZipPipeline(sources, tuple(map(len, sources)), rule)
     zipped = ZipDataset(pipeline, parts[0]._cache)  # pyright: ignore[reportPrivateUsage]
     return zipped if transform is None else zipped.map(transform)
 

@@ -22,13 +22,12 @@ from headrace._changes import Adapted
 from headrace._traffic import Traffic
 from headrace.batch import Source
 from headrace.errors import DataError
-from headrace.loading.added import eras_of, first_samples
+from headrace.loading.added import eras_of, first_samples, order_of_eras
 from headrace.loading.exclusion import Masks
 from headrace.loading.lengths import with_length
 from headrace.loading.prefetch import Prefetcher, View
 from headrace.samples.dynamic import DocumentPipeline
 from headrace.samples.order import (
-    GrownOrder,
     LaneOrder,
     Order,
     PermutedOrder,
@@ -78,7 +77,7 @@ class DocumentPlan(LanePlan):
         pipeline: what makes rows.
         setup: of the run.
         changes: that the run's state tells of.
-        name: of the source in a mixture, for errors; None outside of one.
+        name: of the source in a mixture, for errors and in changes; None outside of one.
 
     Raises:
         ValueError: if there is no item.
@@ -108,8 +107,8 @@ class DocumentPlan(LanePlan):
         self.kind = kind_of(base, setup.shuffle)
         if self.kind != "lanes" and setup.window not in (None, 1):
             raise ValueError(f"window must be left out for a {self.kind} order, got {setup.window}")
-        parts = [(era.epoch, self._order(first_samples(base, era.samples))) for era in eras_of(changes, self.items)]
-        self.order = parts[0][1] if len(parts) == 1 else GrownOrder(parts)
+        eras = eras_of(changes, self.items, source=name)
+        self.order = order_of_eras(eras, lambda count: self._order(first_samples(base, count)))
         self.window = max(1, self.order.window)
         self.layout = layout_of(pipeline, pad=setup.pad, masked=setup.masks)
 
