@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler, RandomSampler
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 import headrace as hr
@@ -189,6 +189,174 @@ def test_a_state_of_a_sampler_with_a_state_needs_one_too() -> None:
             assert again.state_dict() == state
     # Where an epoch begins there is nothing to take over.
     assert sorted(_flat(_rest(loader(list(range(20))), _taken(loader(ResumableSampler(20)), 0)))) == list(range(20))
+
+
+class Rewound:
+    """Goes on where a loaded state says; where that is a pass' end, it gives nothing before it begins the next one."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.number, self.given, self.loaded = -1, 0, False
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.loaded:
+            self.number, self.given = self.number + 1, 0
+        self.loaded = False
+        for key in np.random.default_rng(self.number).permutation(self.size).tolist()[self.given :]:
+            self.given += 1
+            yield key
+
+    def state_dict(self) -> dict[str, int]:
+        return {"number": self.number, "given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.number, self.given, self.loaded = state["number"], state["given"], True
+
+
+class RunningOn:
+    """Draws each pass from a generator that runs on; its iterators say where they are."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.generator = np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        return _RunningOn(self)
+
+
+class _RunningOn(Iterator[int]):
+    def __init__(self, sampler: RunningOn) -> None:
+        self.sampler = sampler
+        self.begin = sampler.generator.bit_generator.state
+        self.given = 0
+        self.order: list[int] | None = None
+
+    def __next__(self) -> int:
+        if self.order is None:
+            self.order = self.sampler.generator.permutation(self.sampler.size).tolist()
+        if self.given == len(self.order):
+            raise StopIteration
+        self.given += 1
+        return self.order[self.given - 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"begin": self.begin, "given": self.given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.sampler.generator.bit_generator.state = self.begin = state["begin"]
+        self.given = state["given"]
+
+
+class InLists:
+    """The keys of a sampler in lists of four."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[list[int]]:
+        keys = iter(self.sampler)
+        while some := list(itertools.islice(keys, 4)):
+            yield some
+
+    def __len__(self) -> int:
+        return -(-len(self.sampler) // 4)
+
+    def state_dict(self) -> Any:
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.sampler.load_state_dict(state)
+
+
+HOW: dict[str, Any] = {
+    "sampler": lambda size: {"batch_size": 4, "sampler": ResumableSampler(size)},
+    "rewound": lambda size: {"batch_size": 4, "sampler": Rewound(size)},
+    "iterator": lambda size: {"batch_size": 4, "sampler": RunningOn(size)},
+    "lists": lambda size: {"batch_sampler": InLists(ResumableSampler(size))},
+    "rewound lists": lambda size: {"batch_sampler": InLists(Rewound(size))},
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("size", [8, 9, 3])
+@pytest.mark.parametrize("how", [*HOW, "iterable", "rewound iterable"])
+def test_a_sampler_with_a_state_goes_on_from_one_epoch_to_the_next(how: str, size: int, workers: int) -> None:
+    """Saved at an epoch's end it began its first pass again, or counted two passes as one epoch."""
+
+    def loader() -> hr.DataLoader:
+        if how.endswith("iterable"):
+            stream: Any = {"iterable": ResumableSampler, "rewound iterable": Rewound}[how](size)
+            return hr.DataLoader(_Stream(stream), 4, num_workers=workers)
+        return hr.DataLoader(Numbers(size), num_workers=workers, **HOW[how](size))
+
+    unbroken = loader()
+    epochs: list[list[Any]] = []
+    saved: list[tuple[int, int, dict[str, Any]]] = []
+    for epoch in range(5):
+        given: list[Any] = []
+        for batch in unbroken:
+            given.append(batch.tolist())
+            saved.append((epoch, len(given), json.loads(json.dumps(unbroken.state_dict()))))
+        saved.append((epoch + 1, 0, json.loads(json.dumps(unbroken.state_dict()))))
+        epochs.append(given)
+    assert len({str(epoch) for epoch in epochs}) == 5 or size == 3
+    for epoch, taken, state in saved:
+        if epoch > 2:
+            break
+        later = loader()
+        later.load_state_dict(state)
+        assert later.state_dict() == state
+        rest = epochs[epoch][taken:]
+        first, second = ([batch.tolist() for batch in later] for _ in range(2))
+        assert first == (rest or epochs[epoch + 1])
+        assert second == epochs[epoch + 1 if rest else epoch + 2]
+        assert later.epoch == (epoch + 2 if rest else epoch + 3)
+        assert later.step == sum(map(len, epochs[: later.epoch]))
+
+
+def test_an_epoch_that_was_begun_is_saved_before_its_first_batch() -> None:
+    first = hr.DataLoader(Numbers(9), 4, sampler=ResumableSampler(9))
+    epochs = [[batch.tolist() for batch in first] for _ in range(2)]
+    iterator = iter(first)
+    state = first.state_dict()
+    later = hr.DataLoader(Numbers(9), 4, sampler=ResumableSampler(9))
+    later.load_state_dict(state)
+    third = [batch.tolist() for batch in later]
+    assert third == [batch.tolist() for batch in iterator]
+    assert third not in epochs
+
+
+class _Stream(IterableDataset[int]):
+    def __init__(self, keys: Any) -> None:
+        self.keys = keys
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.keys)
+
+    def state_dict(self) -> Any:
+        return self.keys.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.keys.load_state_dict(state)
+
+
+def test_ranks_do_not_change_the_state_of_a_batch_sampler() -> None:
+    """It told the number of ranks as the batch size, and of a change where that became another one."""
+    lists = [list(range(first, first + 6)) for first in range(0, 30, 6)]
+    states = {
+        ranks: _taken(hr.DataLoader(Numbers(30), batch_sampler=lists, rank=0, world_size=ranks), 2)
+        for ranks in (1, 2, 3)
+    }
+    assert states[1] == states[2] == states[3]
+    later = hr.DataLoader(Numbers(30), batch_sampler=lists, rank=0, world_size=3)
+    later.load_state_dict(states[2])
+    assert _taken(later, 1)["changes"] == []
 
 
 @given(st.data())

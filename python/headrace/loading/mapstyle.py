@@ -22,7 +22,7 @@ from .fetch import Fetcher
 from .map_arguments import MapArguments, resolve
 from .pool import OrderedResults, Pool
 from .processes import Processes
-from .samplers import Place, Sharing
+from .samplers import Place, Sharing, Stream
 from .schedule import check_divides
 from .streams import Caller, IterableSource, MapSource, Reader, Source, read_pinned
 
@@ -41,8 +41,9 @@ class _At(NamedTuple):
     position: int = 0
     """Rows of all ranks in the whole run."""
 
-    def next_epoch(self) -> "_At":
-        return self._replace(epoch=self.epoch + 1, begun=False, place=Place())
+    def next_epoch(self, inner: Any = None) -> "_At":
+        """The beginning of the next one, before which the sampler or dataset said something of itself."""
+        return self._replace(epoch=self.epoch + 1, begun=False, place=Place(inner=inner))
 
 
 class MapDriver(Driver):
@@ -58,6 +59,12 @@ class MapDriver(Driver):
         self._seed = arguments.seed or 0
         self._shuffle = bool(arguments.shuffle)
         self._at = _At()
+        self._moved = False
+        """Whether the sampler or dataset may stand elsewhere than the run does, as after a state was loaded."""
+        self._drawn: Iterator[Any] = iter(())
+        """What the epoch's keys come from, or what reads it."""
+        self._resumes = False
+        """Whether that went on from a state."""
         self._before: tuple[list[dict[str, Any]], tuple[int, int, int]] | None = None
         """What the loaded state told of changes, and its step, row and batch size."""
         self._process = os.getpid()
@@ -140,19 +147,16 @@ class MapDriver(Driver):
         if at.begun:
             at = at.next_epoch()
         sharing = self._sharing()
-        stream = self._stream(at, sharing)
+        # Elsewhere the sampler or dataset is where it said that it was.
+        place = at.place if self._moved or at.place.step else Place()
+        resumes = place != Place()
+        stream = self._stream(at, place, sharing)
         self._next_iteration()
-        self._at = at._replace(begun=True)
-        pool, stream = self._workers_for(stream)
-        return _Epoch(self, self._run(pool, stream), sharing, resumed=at.place.step > 0)
+        return _Epoch(self, self._begin(at, stream, resumes=resumes), sharing, resumed=resumes)
 
     def again(self, sharing: Sharing) -> "OrderedResults[Any, tuple[Any, Place]]":
         """The epoch after one of which a loaded state had left nothing, which only reading on could show."""
-        at = self._at._replace(begun=True)
-        stream = self._stream(at, sharing)
-        self._at = at
-        pool, stream = self._workers_for(stream)
-        return self._run(pool, stream)
+        return self._begin(self._at, self._stream(self._at, Place(), sharing), resumes=False)
 
     def next(self, results: "OrderedResults[Any, tuple[Any, Place]]", sharing: Sharing) -> Any:
         """The next batch of a run, or `END`.
@@ -175,13 +179,15 @@ class MapDriver(Driver):
         try:
             batch, after = results.next(self._arguments.timeout)
         except StopIteration:
-            batch, after = END, Place()
+            batch, after = END, Place(inner=self._drawn.end() if isinstance(self._drawn, Stream) else None)
         self._counts["waits"] += results.waits
         self._waited += results.waited
         results.waits, results.waited = 0, 0.0
         at = self._at
         if batch is END:
-            self._at = at.next_epoch()
+            # A sampler that was saved at an epoch's end may give nothing before it begins the next one.
+            is_first = self._resumes and not at.place.step
+            self._at = at._replace(begun=False) if is_first else at.next_epoch(after.inner)
             return END
         rows = after.row - at.place.row
         # Steps whose batch was an error count as well.
@@ -218,10 +224,11 @@ class MapDriver(Driver):
     def go_back(self, mark: Mark) -> None:
         """See `Driver.go_back`; the next iterator is for the next epoch."""
         self._next_iteration()
-        self._at = mark.where
+        self._at, self._moved = mark.where, True
 
     def _state(self, at: _At) -> dict[str, Any]:
-        batch = self._sharing().batch
+        # A batch sampler's lists are of any lengths.
+        batch = 1 if self._source.keys == "batch_sampler" else self._sharing().batch
         changes, loaded = self._before or ([], (0, 0, batch))
         return {
             "schema": SCHEMA,
@@ -256,7 +263,9 @@ class MapDriver(Driver):
         self._seed = plain["seed"]
         self._shuffle = plain["shuffle"]
         self._at = _At(plain["epoch"], False, place, plain["step"], plain["position"])
-        self._before = plain["changes"], (plain["step"], plain["position"], plain["batch"])
+        batch = 1 if plain["keys"] == "batch_sampler" else plain["batch"]
+        self._before = plain["changes"], (plain["step"], plain["position"], batch)
+        self._moved = True
         self._next_iteration()
 
     # Telling
@@ -303,12 +312,21 @@ class MapDriver(Driver):
     def _here(self) -> _At:
         """Where the run stands; an epoch of which nothing is left is over, if that can be known."""
         at = self._at
+        if at.place.over:
+            return at.next_epoch(at.place.inner)
         if at.place.step and self._source.keys == "order" and self._source.left(at.place, self._sharing()) == 0:
             return at.next_epoch()
         return at
 
-    def _stream(self, at: _At, sharing: Sharing) -> Iterator[Any]:
-        return self._source.stream(at.place, sharing, self._seed if self._shuffle else None, at.epoch)
+    def _stream(self, at: _At, place: Place, sharing: Sharing) -> Iterator[Any]:
+        return self._source.stream(place, sharing, self._seed if self._shuffle else None, at.epoch)
+
+    def _begin(self, at: _At, stream: Iterator[Any], *, resumes: bool) -> "OrderedResults[Any, tuple[Any, Place]]":
+        """Batches of an epoch from somewhere on, where the run then stands."""
+        self._at, self._moved = at._replace(begun=True), False
+        self._drawn, self._resumes = stream, resumes
+        pool, stream = self._workers_for(stream)
+        return self._run(pool, stream)
 
     def _next_iteration(self) -> None:
         """Ends what works for an iterator that is no longer the latest."""

@@ -23,6 +23,7 @@ __all__ = [
     "Place",
     "SamplerStream",
     "Sharing",
+    "Stream",
     "Task",
     "is_sharded",
     "load_inner",
@@ -45,6 +46,8 @@ class Place(NamedTuple):
     """What the sampler or dataset itself said, if it has a `state_dict`."""
     drawn: int | None = None
     """The checksum of the keys given by a sampler that has none; None if it is not known."""
+    over: bool = False
+    """Whether `inner` was said when all of the epoch had been drawn, and so may be of the next one."""
 
 
 class Task(NamedTuple):
@@ -92,7 +95,15 @@ class Sharing:
         return rank_rows(begin, end, self.rank, self.ranks)
 
 
-class OrderStream(Iterator[Task]):
+class Stream(Iterator[Task]):
+    """The tasks of an epoch, or of what is left of it."""
+
+    def end(self) -> Any:
+        """What the sampler says of itself now that it has ended; None if it says nothing."""
+        return None
+
+
+class OrderStream(Stream):
     """Storage order, or an epoch's permutation.
 
     Args:
@@ -110,7 +121,7 @@ class OrderStream(Iterator[Task]):
         self._permutation = None if seed is None else _core.Permutation(size, seed=seed, epoch=epoch)
 
     def __next__(self) -> Task:
-        row, step, _, _ = self._place
+        row, step = self._place[:2]
         sharing = self._sharing
         left = self._size - row
         if left < 2 * sharing.batch:
@@ -165,7 +176,7 @@ class _Drawn:
         elif place.drawn is not None and self._stateful is not None:
             raise StateMismatch(
                 f"{name} has a state_dict, the state is of a run with a sampler that has none\n"
-                "hint: give the sampler that the run had; a state from an epoch's beginning takes any"
+                "hint: give the sampler that the run had; a state from the run's beginning takes any"
             )
         else:
             drawn = self._compare(place, passed, given, lists=lists, sharded=sharded)
@@ -232,7 +243,7 @@ class _Drawn:
         return len(into) >= count
 
 
-class SamplerStream(Iterator[Task]):
+class SamplerStream(Stream):
     """Keys from a sampler, gathered into batches.
 
     Args:
@@ -273,22 +284,28 @@ class SamplerStream(Iterator[Task]):
             if left == 0 or sharing.steps(left) == 0:
                 raise StopIteration
             count = sharing.rows(left)
+        over = False
         if self._state is None or self._state[0] != count:
             self._state = (count, self._drawn.state())
+            over = self._state[1] is not None
         given = keys[:count]
         first, last = (0, count) if ranks == 1 else sharing.share(0, count)
         mine = given if ranks == 1 else given[first:last]
         if self._integers:
             _check_integers(mine, self._name, self._passed + first)
         drawn = None if place.drawn is None else checksum(given, place.drawn)
-        after = Place(place.row + count * self._rows, place.step + 1, self._state[1], drawn)
+        after = Place(place.row + count * self._rows, place.step + 1, self._state[1], drawn, over)
         task = Task(mine if sharing.batched else mine[0], after)
         self._place, self._state, self._passed = after, None, self._passed + count
         del keys[:count]
         return task
 
+    def end(self) -> Any:
+        """See `Stream.end`."""
+        return self._drawn.state()
 
-class BatchSamplerStream(Iterator[Task]):
+
+class BatchSamplerStream(Stream):
     """Lists of keys, each a step."""
 
     def __init__(
@@ -300,6 +317,7 @@ class BatchSamplerStream(Iterator[Task]):
         self._place = self._drawn.place
         self._integers = integers
         self._rows = rows
+        self._lists = _length(sampler) if rows == 1 and _has_state(sampler) else None
         self._next: list[Any] = []
 
     def __next__(self) -> Task:
@@ -318,11 +336,16 @@ class BatchSamplerStream(Iterator[Task]):
         if self._integers:
             _check_integers(mine, self._name, first)
         drawn = None if place.drawn is None else _list_checksum(keys, place.drawn)
-        after = Place(place.row + len(keys) * self._rows, place.step + 1, self._drawn.state(), drawn)
+        over = place.step + 1 == self._lists
+        after = Place(place.row + len(keys) * self._rows, place.step + 1, self._drawn.state(), drawn, over)
         task = Task(mine, after)
         self._place = after
         del self._next[:]
         return task
+
+    def end(self) -> Any:
+        """See `Stream.end`."""
+        return self._drawn.state()
 
 
 def is_sharded(sampler: Any) -> bool:
@@ -347,7 +370,7 @@ def load_inner(iterator: Any, name: str, inner: Any) -> None:
     if not hasattr(iterator, "load_state_dict"):
         raise StateMismatch(
             f"{name} has no load_state_dict, the state is of a run with one that has a state_dict\n"
-            "hint: give the one that the run had; a state from an epoch's beginning takes any"
+            "hint: give the one that the run had; a state from the run's beginning takes any"
         )
     iterator.load_state_dict(inner)
 
@@ -359,6 +382,14 @@ def _list_checksum(keys: list[Any], before: int) -> int:
 
 def _has_state(value: Any) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def _length(sized: Any) -> int | None:
+    """How long something is; None if it does not know."""
+    try:
+        return len(sized)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def wants_integers(dataset: Any) -> bool:

@@ -174,7 +174,7 @@ class Reader:
         self._error: Exception | None = None
 
     def read(self) -> tuple[Any, Place]:
-        """The next batch and the place after it, or `END`."""
+        """The next batch and the place after it; or `END`, and the beginning of the next epoch."""
         try:
             self._draw()
         except Exception as error:
@@ -183,10 +183,12 @@ class Reader:
             raise
         samples = self._samples
         if len(samples) < self._size and (self._sharing.drop_last or not samples):
-            return END, self._place
+            return END, Place(inner=self._state())
         self._samples = []
         rows = self._place.row + len(samples) * self._sharing.ranks
-        place = self._place = Place(rows, self._place.step + 1, self._state())
+        inner = self._state()
+        over = self._ended and inner is not None
+        place = self._place = Place(rows, self._place.step + 1, inner, over=over)
         value = samples if self._sharing.batched else samples[0]
         return value if self._collate is None else self._collate(value), place
 
