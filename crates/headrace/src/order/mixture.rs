@@ -9,10 +9,12 @@
 //! weights a schedule means in rounds.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::draws::{Draws, Purpose};
-use super::moves::{POINTS, best_move};
+use super::floor_sum::floor_sum;
+use super::kept::Kept;
+use super::moves::{POINTS, best_move, even_blocks, spread};
 use super::ring::Ring;
 use crate::error::{Error, Result};
 
@@ -60,6 +62,8 @@ pub struct Mixture {
     stretches: Vec<Stretch>,
     /// The round before which it ends.
     end: Option<u64>,
+    /// What was counted of the stretches as they are.
+    kept: Arc<OnceLock<Kept>>,
 }
 
 /// A phase, with its weights as intervals: source s has the points from `bounds[s]` to before `bounds[s + 1]`.
@@ -138,7 +142,18 @@ impl Mixture {
         let even = even_blocks(lanes);
         let step = best_move(if together { &[1] } else { &even });
         let stretches = phases.into_iter().map(|phase| Stretch::new(phase, step)).collect::<Result<_>>()?;
-        Ok(Self { lanes, places, starts, even, offset, together, source_lanes, stretches, end: None })
+        Ok(Self {
+            lanes,
+            places,
+            starts,
+            even,
+            offset,
+            together,
+            source_lanes,
+            stretches,
+            end: None,
+            kept: Arc::default(),
+        })
     }
 
     /// N.
@@ -222,7 +237,18 @@ impl Mixture {
 
     /// How many rows a lane of a source has given before a round.
     pub fn given(&self, source: usize, source_lane: u64, round: u64) -> u64 {
-        self.given_since(0, source, source_lane, round)
+        self.kept(source, Some(source_lane), round, |stretch, round| {
+            self.given_since(stretch, source, source_lane, round)
+        })
+    }
+
+    /// Rows of a source, or a lane of it, before a round, where `count` counts them from a stretch on: those before the
+    /// stretch once only.
+    fn kept(&self, source: usize, lane: Option<u64>, round: u64, count: impl Fn(usize, u64) -> u64) -> u64 {
+        let kept = self.kept.get_or_init(|| Kept::new(self.stretches.len(), &self.source_lanes));
+        let between = |stretches: Range<usize>| count(stretches.start, self.stretches[stretches.end].phase.round);
+        let (stretch, before) = kept.before(source, lane, self.stretch_of(round), between);
+        before + count(stretch, round)
     }
 
     /// The same from a stretch on.
@@ -275,10 +301,8 @@ impl Mixture {
     /// How many rows a source has given before a round.
     fn total(&self, source: usize, round: u64) -> u64 {
         // All lanes lie evenly, and together they do as one does.
-        if self.together {
-            return self.taken(0, source, 0..1, round) * self.lanes;
-        }
-        self.taken(0, source, 0..self.lanes, round)
+        let (lanes, each) = if self.together { (1, self.lanes) } else { (self.lanes, 1) };
+        self.kept(source, None, round, |stretch, round| self.taken(stretch, source, 0..lanes, round) * each)
     }
 
     /// Whether a source gives a row in a round or later.
@@ -383,6 +407,7 @@ impl Mixture {
 
     /// Goes on without a source from a round on, up to where no other has a weight.
     fn leave(&mut self, source: usize, round: u64) -> Result<()> {
+        self.kept = Arc::default();
         let at = self.stretch_of(round);
         let mut later = self.stretches.split_off(at);
         if later[0].phase.round < round {
@@ -457,72 +482,6 @@ impl Stretch {
     fn source(&self, point: u64) -> usize {
         self.bounds[1..].partition_point(|&end| end <= point)
     }
-}
-
-/// The sum of floor((a * t + b) / m) for t from 0 to n - 1, modulo 2^64: by Euclid's algorithm in O(log m).
-fn floor_sum(mut n: u64, mut m: u64, mut a: u64, mut b: u64) -> u64 {
-    let mut sum = 0_u64;
-    loop {
-        let pairs = if n.is_multiple_of(2) { (n / 2).wrapping_mul(n.wrapping_sub(1)) } else { (n / 2).wrapping_mul(n) };
-        let (whole_a, whole_b);
-        (whole_a, a) = divided(a, m);
-        (whole_b, b) = divided(b, m);
-        sum = sum.wrapping_add(pairs.wrapping_mul(whole_a)).wrapping_add(n.wrapping_mul(whole_b));
-        let most = u128::from(a) * u128::from(n) + u128::from(b);
-        // Numbers of 64 bits, which all are soon, are divided several times as fast.
-        (n, b) = match u64::try_from(most) {
-            Ok(most) if most < m => return sum,
-            Ok(most) => (most / m, most % m),
-            Err(_) => ((most / u128::from(m)) as u64, (most % u128::from(m)) as u64),
-        };
-        (m, a) = (a, m);
-    }
-}
-
-/// Quotient and remainder. Most quotients are 0 or 1, for which nothing is divided.
-fn divided(number: u64, by: u64) -> (u64, u64) {
-    match number.checked_sub(by) {
-        None => (0, number),
-        Some(rest) if rest < by => (1, rest),
-        Some(_) => (number / by, number % by),
-    }
-}
-
-/// The place of a lane among N places, so that neighbouring lanes lie far apart: its digits in reverse, where the
-/// lowest ones are to the odd prime factors of N, the largest first, and the others to 2. Aligned blocks of as many
-/// lanes as the product of the first few digits' bases lie at equal distances.
-fn spread(lane: u64, lanes: u64) -> u64 {
-    let (mut rest, mut unit, mut place) = (lane, lanes, 0);
-    for base in bases(lanes) {
-        unit /= base;
-        place += rest % base * unit;
-        rest /= base;
-    }
-    place
-}
-
-/// How many lanes the aligned blocks have that lie at equal distances, from 1 to all.
-pub(super) fn even_blocks(lanes: u64) -> Vec<u64> {
-    let products = bases(lanes).into_iter().scan(1, |size, base| {
-        *size *= base;
-        Some(*size)
-    });
-    std::iter::once(1).chain(products).collect()
-}
-
-/// The prime factors of a number, the largest first.
-fn bases(number: u64) -> Vec<u64> {
-    let (mut rest, mut factors, mut factor) = (number, Vec::new(), 2);
-    while factor * factor <= rest {
-        while rest.is_multiple_of(factor) {
-            factors.push(factor);
-            rest /= factor;
-        }
-        factor += 1;
-    }
-    factors.extend((rest > 1).then_some(rest));
-    factors.reverse();
-    factors
 }
 
 #[cfg(test)]
@@ -701,19 +660,28 @@ mod tests {
         }
 
         #[test]
-        fn lanes_are_spread_by_a_permutation(lanes in 1_u64..300) {
-            let mut places: Vec<u64> = (0..lanes).map(|lane| spread(lane, lanes)).collect();
-            places.sort_unstable();
-            prop_assert_eq!(places, (0..lanes).collect::<Vec<_>>());
-        }
-
-        #[test]
-        fn sums_agree_with_adding(
-            n in 0_u64..60, m in prop_oneof![1_u64..50, POINTS..=POINTS], a: u64, b: u64, small: bool,
+        fn what_is_kept_of_stretches_is_what_counting_gives_in_any_order(
+            weights in prop::collection::vec(prop::collection::vec(0.1..1.0_f64, 3), 1..12), together: bool, seed: u64,
+            rows in 0_u64..90, numbers in 1_usize..150, rounds in prop::collection::vec(0_u64..150, 1..12),
         ) {
-            let (a, b) = if small { (a % 200, b % 200) } else { (a, b) };
-            let parts = (0..u128::from(n)).map(|t| (u128::from(a) * t + u128::from(b)) / u128::from(m));
-            prop_assert_eq!(floor_sum(n, m, a, b), parts.sum::<u128>() as u64);
+            let own = vec![6, 3, 1];
+            let phases = weights.iter().zip(0..).map(|(weights, at)| phase(at * 7, weights)).collect();
+            let mut mixture = Mixture::new(seed, 6, together, own.clone(), phases).unwrap();
+            prop_assert_eq!(mixture.counts(600).iter().sum::<u64>(), 600);
+            // A source that leaves makes other stretches.
+            mixture.limit(&[None, Some(rows), Some(rows / 2)], Exhausted::Leave).unwrap();
+            mixture.kept = Arc::new(Kept::with_at_most(numbers, mixture.stretches.len(), &own).into());
+            for round in rounds {
+                let counts = mixture.counts(round * 6);
+                prop_assert_eq!(counts.iter().sum::<u64>(), round * 6);
+                for (source, &own) in own.iter().enumerate() {
+                    let lanes = (0..own).map(|lane| (mixture.given(source, lane, round), lane));
+                    for (given, lane) in lanes.clone() {
+                        prop_assert_eq!(given, mixture.given_since(0, source, lane, round));
+                    }
+                    prop_assert_eq!(lanes.map(|(given, _)| given).sum::<u64>(), counts[source]);
+                }
+            }
         }
     }
 

@@ -7,7 +7,9 @@
 //! Not here: how documents become rows ([`crate::pack`]), where a run is ([`crate::state`]).
 
 mod draws;
+mod floor_sum;
 mod items;
+mod kept;
 mod lanes;
 mod mixture;
 mod moves;

@@ -1,11 +1,11 @@
-//! How far the lanes of a mixture move on its circle from one row to the next.
+//! Where the lanes of a mixture lie on its circle, and how far they move from one row to the next.
 //!
 //! Lanes at equal distances are as one lane on a circle of their distance: b of them that move by A err like one that
 //! moves by b * A on the whole circle. So A has to be such that a lane errs little, and all lanes do, and a rank's part
 //! of them. Any of [`candidates`] is right for a lane, as its continued fraction has small terms; which one is best for
 //! blocks of lanes is found by looking at what they err ([`Sums::excess`]).
 //!
-//! Not here: where the lanes begin, and what lies on the circle ([`super::mixture`]).
+//! Not here: what lies on the circle ([`super::mixture`]).
 
 /// M, the points of the circle: 2^48. A weight is rounded to a whole number of them: over 2^40 rows that is less than
 /// a hundredth of a row.
@@ -20,6 +20,43 @@ const LATER_TERMS: (u64, u64) = (2_504_730_781_961, 1_548_008_755_920);
 const DOUBLINGS: usize = 10;
 /// All lanes together are the batches of every rank, and count more than a rank's part of them.
 const WEIGHT_OF_ALL: i64 = 2;
+
+/// The place of a lane among N places, so that neighbouring lanes lie far apart: its digits in reverse, where the
+/// lowest ones are to the odd prime factors of N, the largest first, and the others to 2. Aligned blocks of as many
+/// lanes as the product of the first few digits' bases lie at equal distances.
+pub fn spread(lane: u64, lanes: u64) -> u64 {
+    let (mut rest, mut unit, mut place) = (lane, lanes, 0);
+    for base in bases(lanes) {
+        unit /= base;
+        place += rest % base * unit;
+        rest /= base;
+    }
+    place
+}
+
+/// How many lanes the aligned blocks have that lie at equal distances, from 1 to all.
+pub fn even_blocks(lanes: u64) -> Vec<u64> {
+    let products = bases(lanes).into_iter().scan(1, |size, base| {
+        *size *= base;
+        Some(*size)
+    });
+    std::iter::once(1).chain(products).collect()
+}
+
+/// The prime factors of a number, the largest first.
+fn bases(number: u64) -> Vec<u64> {
+    let (mut rest, mut factors, mut factor) = (number, Vec::new(), 2);
+    while factor * factor <= rest {
+        while rest.is_multiple_of(factor) {
+            factors.push(factor);
+            rest /= factor;
+        }
+        factor += 1;
+    }
+    factors.extend((rest > 1).then_some(rest));
+    factors.reverse();
+    factors
+}
 
 /// The move of lanes of which aligned blocks of the given sizes lie at equal distances. The last block is all of them.
 pub fn best_move(blocks: &[u64]) -> u64 {
@@ -109,11 +146,17 @@ impl Sums {
 
 #[cfg(test)]
 mod tests {
-    use super::super::mixture::even_blocks;
     use super::*;
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn lanes_are_spread_by_a_permutation(lanes in 1_u64..300) {
+            let mut places: Vec<u64> = (0..lanes).map(|lane| spread(lane, lanes)).collect();
+            places.sort_unstable();
+            prop_assert_eq!(places, (0..lanes).collect::<Vec<_>>());
+        }
+
         #[test]
         fn an_interval_is_off_by_what_is_said_and_no_more(step in 0..POINTS, rounds in 1_usize..10) {
             let mut most = 0;
