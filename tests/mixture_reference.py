@@ -151,7 +151,8 @@ class MixtureReference:
         self.exhausted = exhausted
         self.draws = draws
         self._offset = offset(seed)
-        self._gone: set[int] = set()
+        self.gone: set[int] = set()
+        """Sources that had no row for a lane."""
         self._given = [[0] * own for own in source_lanes]
         self.rows: list[Drawn] = []
         self.ended = False
@@ -165,7 +166,7 @@ class MixtureReference:
     def _draw(self, t: int) -> None:
         weights = self.weights[max(begin for begin in self.weights if begin <= t)]
         while True:
-            left = [0.0 if source in self._gone else weight for source, weight in enumerate(weights)]
+            left = [0.0 if source in self.gone else weight for source, weight in enumerate(weights)]
             if not any(left):
                 self.ended = True
                 return
@@ -177,7 +178,7 @@ class MixtureReference:
             if self.exhausted == "stop":
                 self.ended = True
                 return
-            self._gone.add(short[0])
+            self.gone.add(short[0])
         self.rows += drawn
         self._given = given
 

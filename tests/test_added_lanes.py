@@ -51,14 +51,20 @@ class GrownReference(LaneReference):
 
 
 def reference_of(
-    passes: dict[int, tuple[int, ...]], steps: tuple[Step, ...], packing: Packing, *, lanes: int, random_access: bool
+    passes: dict[int, tuple[int, ...]],
+    steps: tuple[Step, ...],
+    packing: Packing,
+    *,
+    lanes: int,
+    random_access: bool,
+    window: int | None = 2,
 ) -> GrownReference:
-    """The run whose passes are from some on over some chunks."""
+    """The run whose passes are from some on over some chunks; `window` is of lanes of items."""
     runs: dict[int, LaneReference] = {}
     for first, sizes in passes.items():
         data = dataset_of(sizes, steps, packing, random_access=random_access)
-        window = None if random_access else 2
-        runs[first] = fixed_reference(data, sizes, steps, packing, lanes=lanes, window=window)
+        own = None if random_access else window
+        runs[first] = fixed_reference(data, sizes, steps, packing, lanes=lanes, window=own)
     last = runs[max(runs)]
     fields = {name: getattr(last, name) for name in ("items", "order", "lanes", "seed", "steps", "packing")}
     return GrownReference(**fields, passes=runs)

@@ -212,7 +212,8 @@ def mixtures(draw: st.DrawFn) -> Drawn:
         }
         return hr.mix(sources, **arguments)
 
-    return Drawn(make, kind != "packed", None, len(numbers), arguments["per_batch"] or "schedule" in arguments)
+    by_steps = arguments["per_batch"] or "schedule" in arguments
+    return Drawn(make, kind != "packed", None, len(numbers), by_steps, all(part.grows for part in parts))
 
 
 def _packed(corpora: list[Documents], number: int, seq_len: int) -> Any:
@@ -296,10 +297,13 @@ class First:
 @given(data=st.data())
 def test_samples_may_be_added_to_every_pipeline_of_them(corpora: list[Documents], data: st.DataObject) -> None:
     # Of samples that are filtered nothing may be left for a rank.
-    drawn = data.draw(single().filter(lambda one: one.grows and (one.in_lanes or one.once is not None)), "pipeline")
+    drawn = data.draw(
+        st.one_of(single(), mixtures()).filter(lambda one: one.grows and (one.in_lanes or one.once is not None)),
+        "pipeline",
+    )
     options: dict[str, Any] = {"seed": data.draw(st.integers(0, 99)), "shuffle": data.draw(st.booleans(), "shuffle")}
     some: list[Any] = [
-        First(corpus, data.draw(st.integers(size - size // 3, size - 1)))
+        First(corpus, data.draw(st.integers(size - size // 4, size - 1)))
         for corpus, size in zip(corpora, SIZES, strict=True)
     ]
     begun = Run(drawn.kind, drawn.make(some), BATCH, data.draw(st.sampled_from(WORLDS), "begun by"), **options)

@@ -100,6 +100,7 @@ def noted(
     reached: Callable[[], int],
     *,
     source: int | str | None = None,
+    epochs: int | None = None,
     strict: bool,
 ) -> Adapted:
     """The state of a run to one of whose datasets something was added, with a line that tells of it.
@@ -111,6 +112,7 @@ def noted(
         reached: tells the first row of which nothing was used yet; raises StateMismatch if that cannot be known. The
             first epoch that does not begin before it is the first one over all of the data.
         source: see `eras_of`.
+        epochs: how many it has, if that is known; data may come too late for them.
         strict: whether to refuse it, unless nothing that was added is among the samples.
 
     Raises:
@@ -130,13 +132,15 @@ def noted(
         )
     line = _line(eras_of(begin.state["changes"], before.samples, source=source))
     epoch = _first_unbegun(line, reached())
+    is_late = epochs is not None and epoch >= epochs
+    use = "no epoch to come is of them" if is_late else f"they are used from epoch {epoch} on"
     said = before._asdict(), {"epoch": epoch} | after._asdict()
     held, holds = said if source is None else ({str(source): one} for one in said)
     return begin.noted(
         ADDED,
         held,
         holds,
-        f"{text}; they are used from epoch {epoch} on",
+        f"{text}; {use}",
         row=None if isinstance(source, str) else line.begin_of(epoch),
     )
 

@@ -7,17 +7,16 @@ state is that number, and the states of its lanes in the sources.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
-from headrace._changes import Adapted
+from headrace._changes import Adapted, changes_of
 from headrace.errors import StateMismatch
-from headrace.loading.exclusion import Exclusion
 from headrace.loading.lengths import length_of, lengths_until, with_length
-from headrace.loading.mixture_changes import changed, check_counts, check_kept, check_pipeline, is_count, rules
+from headrace.loading.mixture_changes import check_counts, rules
 from headrace.loading.mixture_changes import fields as fields_of
 from headrace.loading.mixture_weights import Weighting, check_enough, largest_shares, phases
 from headrace.mixing import MixDataset, documents_of, is_empty
@@ -26,14 +25,11 @@ from headrace.samples.pipeline import OnError
 from .comparing import check_same
 from .documents import DocumentPlan, layout_of
 from .mixture_source import MixtureSource
-from .source import LanePlan, LaneResources, LaneSource, Layout, Maker, Planner, Setup
+from .source import LanePlan, LaneResources, LaneSource, Layout, Maker, Setup
 
-__all__ = ["MixturePlan", "MixturePlanner", "check_alike"]
+__all__ = ["MixturePlan", "check_alike", "core_of"]
 
 _Ints = npt.NDArray[np.int64]
-
-_SAVED: Final = ("name", "limit", "pipeline", "functions", "sources", "given")
-"""What a state says of a source."""
 
 
 def check_alike(dataset: MixDataset) -> None:
@@ -55,58 +51,6 @@ def check_alike(dataset: MixDataset) -> None:
                 )
     if "source" in one.columns:
         raise ValueError(f"no column of source {first!r} must be named 'source', as the numbers of sources are")
-
-
-class MixturePlanner(Planner):
-    """Plans of a mixture."""
-
-    def __init__(self, dataset: MixDataset) -> None:
-        self._dataset = dataset
-
-    def plan(self, setup: Setup, state: Mapping[str, Any] | None) -> LanePlan:
-        """See `Planner.plan`."""
-        return MixturePlan(self._dataset, setup, state)
-
-    def adapted(self, state: Mapping[str, Any], exclusion: Exclusion | None, *, strict: bool) -> Adapted:
-        """See `Planner.adapted`: weights may be others from here on, and sources may come and go."""
-        del exclusion  # data that was added is refused
-        if state["pipeline"].get("mode") != "mixture":
-            raise StateMismatch(
-                "the pipeline is not that of the state: mode is 'mixture' here and "
-                f"{state['pipeline'].get('mode')!r} in the state\nhint: to start a new run, load no state"
-            )
-        names = [_checked_name(entry) for entry in state["sources"]]
-        check_pipeline(state["pipeline"], names)
-        check_kept(self._dataset, state, names)
-        begin = changed(self._dataset, state, names, strict=strict)
-        added = [name for name in self._dataset.names if name not in names]
-        if not added:
-            return begin
-        more: dict[str, Any] = {
-            "sources": [*state["sources"], *({"name": name} for name in added)],
-            "lane_states": {lane: _with_more(one, len(added)) for lane, one in state["lane_states"].items()},
-        }
-        return begin._replace(state=begin.state | more)
-
-
-def _checked_name(found: object) -> str:
-    """The name of a source of a state, if its form is right."""
-    entry = fields_of(found)
-    kinds: tuple[type[Any], ...] = (str, object, dict, list, list, dict)
-    if set(entry) != set(_SAVED) or not all(map(isinstance, map(entry.get, _SAVED), kinds)):
-        raise StateMismatch(f"state: expected sources with {', '.join(_SAVED)}, found {found!r}")
-    if entry["limit"] is not None and not is_count(entry["limit"], 0):
-        raise StateMismatch(
-            f"state: expected 'limit' of source {entry['name']!r} to be 0 or more, found {entry['limit']!r}"
-        )
-    return entry["name"]
-
-
-def _with_more(lane: object, count: int) -> object:
-    """The state of a lane that was checked by nobody, with further sources at their beginning."""
-    found = fields_of(lane)
-    sources = found.get("sources")
-    return found | {"sources": [*cast("list[Any]", sources), *[None] * count]} if isinstance(sources, list) else lane
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +94,7 @@ class MixturePlan(LanePlan):
             raise ValueError("a schedule over tokens needs sources that are packed: samples have none")
         saved: dict[str, Any] = {} if state is None else {entry["name"]: entry for entry in state["sources"]}
         self.parts = tuple(
-            _part(dataset, name, setup)
+            _part(dataset, name, setup, changes_of(state))
             if name in dataset.sources
             else _Part(name=name, plan=None, limit=saved[name]["limit"], fixed=saved[name])
             for name in dict.fromkeys([*saved, *dataset.names])
@@ -167,15 +111,15 @@ class MixturePlan(LanePlan):
         )
         self._rules = rules(dataset, state)
         self._shares = [share / 2**48 for share in largest_shares(self._weights[-1], names)]
-        together = dataset.per_batch
-        self.core = _core.Mixture(
-            seed=setup.seed,
+        self.core = core_of(
+            dataset,
+            self._weights,
+            names,
+            setup.steps,
             lanes=setup.lanes,
-            together=together,
-            source_lanes=[setup.lanes] * len(names),
-            phases=phases(self._weights, names, setup.steps, setup.lanes, self.layout.seq_len, per_batch=together),
+            seq_len=self.layout.seq_len,
+            seed=setup.seed,
             limits=[part.limit for part in self.parts],
-            stop=dataset.on_exhausted == "stop",
         )
         check_enough(self.core, setup.steps, {part.name: part.limit for part in self.parts})
         self.rows = self.core.rows
@@ -313,7 +257,31 @@ class MixturePlan(LanePlan):
         return [number for number, rows in enumerate(self._given) if rows > before[number]]
 
 
-def _part(dataset: MixDataset, name: str, setup: Setup) -> _Part:
+def core_of(
+    dataset: MixDataset,
+    weights: Sequence[Weighting],
+    names: Sequence[str],
+    steps: _core.Steps,
+    *,
+    lanes: int,
+    seq_len: int,
+    seed: int,
+    limits: Sequence[int | None],
+) -> _core.Mixture:
+    """Which source each row is of, in a run of sources with these names and limits."""
+    together = dataset.per_batch
+    return _core.Mixture(
+        seed=seed,
+        lanes=lanes,
+        together=together,
+        source_lanes=[lanes] * len(names),
+        phases=phases(weights, names, steps, lanes, seq_len, per_batch=together),
+        limits=list(limits),
+        stop=dataset.on_exhausted == "stop",
+    )
+
+
+def _part(dataset: MixDataset, name: str, setup: Setup, changes: Sequence[Mapping[str, Any]]) -> _Part:
     """A source as the dataset has it."""
     one, passes = dataset.sources[name], dataset.passes(name)
     documents = documents_of(one)
@@ -325,8 +293,8 @@ def _part(dataset: MixDataset, name: str, setup: Setup) -> _Part:
             limit=0,
             fixed=fixed | {"sources": [origin.summary() for origin in documents.base.origins]},
         )
-    plan = DocumentPlan(documents, replace(setup, epochs=passes), name=name)
-    limit = None if passes is None else passes * plan.items
+    plan = DocumentPlan(documents, replace(setup, epochs=passes), changes, name=name)
+    limit = None if passes is None else plan.order.begin_of(passes)
     if limit is not None and setup.skips:
         raise ValueError(
             f'on_error must be "raise" where rows are counted to tell the end of source {name!r}, got "skip"\n'

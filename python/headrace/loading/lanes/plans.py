@@ -11,7 +11,7 @@ from headrace.samples.dynamic import DocumentPipeline, DynamicDataset
 
 from .added import first_unused, held_by, with_held
 from .documents import DocumentPlan
-from .mixture import MixturePlanner
+from .mixture_planner import MixturePlanner
 from .source import LanePlan, Planner, Setup
 
 __all__ = ["has_rows", "planner_of"]
