@@ -94,14 +94,22 @@ class MixturePlanner(Planner):
         if limits[number] is None:
             return False
         weights = [Weighting.load(entry) for entry in state["pipeline"]["weights"]]
-        lengths = [fields(entry["pipeline"]).get("seq_len") for entry in state["sources"]]
+        lengths: list[Any] = [fields(entry["pipeline"]).get("seq_len") for entry in state["sources"]]
         seq_len = next((length for length in lengths if is_count(length, 1)), 1)
 
         steps, lanes = steps_of(state["history"]), state["lanes"]
 
         def given(limits: list[int | None]) -> int:
-            own = {"lanes": lanes, "seq_len": seq_len, "seed": state["seed"]}
-            core = core_of(self._dataset, weights, names, steps, limits=limits, **own)
+            core = core_of(
+                self._dataset,
+                weights,
+                names,
+                steps,
+                lanes=lanes,
+                seq_len=seq_len,
+                seed=state["seed"],
+                limits=limits,
+            )
             return core.counts(-(-state["position"] // lanes) * lanes)[number]
 
         return given(limits) < given([*limits[:number], None, *limits[number + 1 :]])
