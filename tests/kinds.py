@@ -4,8 +4,9 @@ Tests of promises that hold for all of them are parametrized by `KINDS`.
 """
 
 import json
-import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -50,39 +51,66 @@ class Documents:
         files: Literal[1, 2, 4] = 1,
     ) -> None:
         self.folder = folder
-        self.numbers = list(numbers)
-        self.tokens = [tokens(number) for number in self.numbers]
+        self.numbers: list[int] = []
+        self.tokens: list[list[int]] = []
+        self._of, self._stored = tokens, stored
+        self._chunks: dict[str, tuple[int, list[int]]] = {}
+        """For each file the number of its first chunk in the dataset, and the place of the first document of each."""
+        self._size = -(-len(numbers) // 4)
         for name in ("lines", "parquet"):
             (folder / name).mkdir(parents=True)
-        self._chunk = -(-len(self.numbers) // 4)
-        self._in_file = 4 // files
-        for chunk, part in enumerate(self._parts(self._chunk)):
-            lines = [json.dumps({"id": self.numbers[place], "tokens": self.tokens[place]}) for place in part]
-            (folder / "lines" / f"{chunk}.jsonl").write_text("\n".join(lines) + "\n")
-        for file, part in enumerate(self._parts(self._chunk * self._in_file)):
-            lists = [self.tokens[place] for place in part]
-            table = pa.table({"tokens": pa.array(lists, pa.list_(pa.type_for_alias(stored)))})
-            pq.write_table(table, folder / "parquet" / f"{file}.parquet", row_group_size=self._chunk)
-            mode = "append" if file else None
-            with hr.StreamWriter(folder / "records", stored, documents=True, mode=mode) as writer:
-                for one in lists:
-                    writer.write(np.array(one, dtype=stored))
-                    writer.end_document()
+        in_file = self._size * 4 // files
+        for begin in range(0, len(numbers), in_file):
+            self._write(numbers[begin : begin + in_file])
 
-    def _parts(self, size: int) -> Iterator[range]:
-        return (range(begin, min(begin + size, len(self.numbers))) for begin in range(0, len(self.numbers), size))
+    def _write(self, numbers: Sequence[int]) -> None:
+        """A file of each format behind those that there are, of JSON Lines one for each chunk."""
+        begin = len(self.numbers)
+        self.numbers += numbers
+        self.tokens += map(self._of, numbers)
+        chunks = [
+            range(at, min(at + self._size, len(self.numbers))) for at in range(begin, len(self.numbers), self._size)
+        ]
+        for chunk in chunks:
+            name = f"{self._count('.jsonl'):02}.jsonl"
+            lines = [json.dumps({"id": self.numbers[place], "tokens": self.tokens[place]}) for place in chunk]
+            (self.folder / "lines" / name).write_text("\n".join(lines) + "\n")
+            self._chunks[name] = self._count(".jsonl"), [chunk.start]
+        table = pa.table({"tokens": pa.array(self.tokens[begin:], pa.list_(pa.type_for_alias(self._stored)))})
+        name = f"{self._count('.parquet'):02}.parquet"
+        pq.write_table(table, self.folder / "parquet" / name, row_group_size=self._size)
+        groups = sum(len(begins) for name, (_, begins) in self._chunks.items() if name.endswith(".parquet"))
+        self._chunks[name] = groups, [chunk.start for chunk in chunks]
+        mode = "append" if begin else None
+        self._chunks[f"shard-{self._count('.bin'):05}.bin"] = self._count(".bin"), [begin]
+        with hr.StreamWriter(self.folder / "records", self._stored, documents=True, mode=mode) as writer:
+            for tokens in self.tokens[begin:]:
+                writer.write(np.array(tokens, dtype=self._stored))
+                writer.end_document()
+
+    def _count(self, suffix: str) -> int:
+        return sum(name.endswith(suffix) for name in self._chunks)
+
+    def grown(self, folder: Path, numbers: Sequence[int]) -> "Documents":
+        """The same with further documents behind them, in files of their own."""
+        shutil.copytree(self.folder, folder)
+        more = copy(self)
+        more.folder, more.numbers, more.tokens = folder, [*self.numbers], [*self.tokens]
+        more._chunks = {**self._chunks}
+        more._write(numbers)
+        return more
 
     def tokens_at(self, part: Any) -> list[int]:
         """The stored tokens that a row's part is of, as its source says."""
-        place = part.row
-        name, kind = re.fullmatch(r"(?:shard-)?(\d+)\.(\w+)", part.file.rsplit("/", 1)[-1]).groups()  # type: ignore[union-attr]
-        if kind == "jsonl":
-            place += int(name) * self._chunk
-        else:
-            place += int(name) * self._chunk * self._in_file
-            # With whole URLs row groups are counted in their files, else in the dataset.
-            place += part.row_group % self._in_file * self._chunk if kind == "parquet" else 0
-        return self.tokens[place][part.first_token :][: part.tokens]
+        return self.tokens[self.place_of(part)][part.first_token :][: part.tokens]
+
+    def place_of(self, part: Any) -> int:
+        """Which document a source, or a sample's place, is of: an index of `numbers`."""
+        file, chunk, row = part[:3]
+        folder, _, name = file.rpartition("/")
+        first, begins = self._chunks[name]
+        # With whole URLs chunks are counted in their files, else in the dataset.
+        return begins[chunk if folder else chunk - first] + row
 
     @property
     def samples(self) -> hr.SampleDataset:
@@ -162,6 +190,8 @@ class Kind:
     """Whether rows come lane by lane, so that a rank's state is its part of the whole."""
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Of loaders."""
+    fresh: Callable[[], Mapping[str, Any]] = dict
+    """Further ones that each loader needs anew, such as samplers."""
 
 
 KINDS: Mapping[str, Kind] = {
@@ -200,6 +230,8 @@ class Step(NamedTuple):
     """What each row holds, in the order of rows."""
     states: list[dict[str, Any]]
     """Of each rank, after it."""
+    columns: dict[Any, dict[str, Any]]
+    """By the number of each row, or what orders it alike, what it holds of each array."""
 
 
 class Run:
@@ -208,14 +240,14 @@ class Run:
     def __init__(self, kind: Kind, data: Any, batch: Any = None, world: int = 1, **arguments: Any) -> None:
         given = {"num_workers": 0, **kind.arguments, **arguments}
         self.loaders = [
-            hr.DataLoader(data, global_batch_size=batch, rank=rank, world_size=world, **given) for rank in range(world)
+            hr.DataLoader(data, global_batch_size=batch, rank=rank, world_size=world, **given, **kind.fresh())
+            for rank in range(world)
         ]
-        self._iterators: list[Any] = []
 
-    def load(self, states: Any) -> "Run":
+    def load(self, states: Any, **how: Any) -> "Run":
         """Goes on from states."""
         for loader in self.loaders:
-            loader.load_state_dict(states)
+            loader.load_state_dict(states, **how)
         return self
 
     @property
@@ -225,32 +257,33 @@ class Run:
 
     def take(self, count: int) -> list[Step]:
         """The next steps, epoch after epoch; fewer at the end of a run."""
-        found: list[Step] = []
-        while len(found) < count:
-            before = len(found)
-            found += islice(self.epoch(), count - before)
-            if len(found) == before:
-                break
-        return found
+        return list(islice(self.steps(), count))
 
-    def epoch(self) -> Any:
+    def steps(self) -> Iterator[Step]:
+        """Those that are left, epoch after epoch, to the end of a run if it has one."""
+        before = -1
+        while before != self.loaders[0].step:
+            before = self.loaders[0].step
+            yield from self.epoch()
+
+    def epoch(self) -> Iterator[Step]:
         """The steps that are left of the epoch."""
         for parts in zip(*self.loaders, strict=True):
             rows = [row for rank, part in enumerate(parts) for row in _rows(part, rank)]
-            numbers = [number for number, _ in rows]
-            assert len(set(numbers)) == len(numbers), "a row on two ranks"
+            columns = dict(sorted(rows, key=lambda row: row[0]))
+            assert len(columns) == len(rows), "a row on two ranks"
             steps = {getattr(part, "step", loader.step - 1) for part, loader in zip(parts, self.loaders, strict=True)}
             (step,) = steps
-            yield Step(step, [value for _, value in sorted(rows, key=lambda row: row[0])], self.states)
+            yield Step(step, [repr(tuple(held.values())) for held in columns.values()], self.states, columns)
 
 
-def _rows(batch: Any, rank: int) -> list[tuple[Any, Any]]:
+def _rows(batch: Any, rank: int) -> list[tuple[Any, dict[str, Any]]]:
     """The number of each row, or what orders it alike, and what it holds; of a rank that has none, nothing."""
     if isinstance(batch, list):
         assert batch == []
         return []
-    columns = [name for name in batch if name not in ("cu_seqlens", "max_seqlen")]
-    values = list(zip(*(np.asarray(batch[name]).tolist() for name in columns), strict=True))
+    names = [name for name in batch if name not in ("cu_seqlens", "max_seqlen")]
+    values = list(zip(*(np.asarray(batch[name]).tolist() for name in names), strict=True))
     # Of batches that do not know their rows each rank has a stretch.
     numbers = batch.rows.tolist() if hasattr(batch, "rows") else [(rank, place) for place in range(len(values))]
-    return list(zip(numbers, map(repr, values), strict=True))
+    return [(number, dict(zip(names, value, strict=True))) for number, value in zip(numbers, values, strict=True)]

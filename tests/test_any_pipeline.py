@@ -1,354 +1,412 @@
-"""What holds for every pipeline that can be built, on pipelines drawn at random."""
+"""What holds for every pipeline that can be built, and for every object, on such as are drawn at random."""
 
+import itertools
+import warnings
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, event, given, reject, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from kinds import Documents, Kind, Run, tokens_of
+from drawn import BATCH, SIZES, WORLDS, Corpora, Drawn, Form, batches, objects, options, pipelines, single
+from kinds import Documents, Run, Step
 
-SIZES = (88, 66, 50, 9)
-"""Documents of the sources, whose numbers begin 100 apart. All but the last fill a large batch with packed tokens."""
+STEPS = 6
 
-BATCH = 12
-WORLDS = (1, 2, 3, 4)
+EXAMPLES = settings().max_examples
+"""40, or what the profile says: see conftest."""
 
 
 @pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> list[Documents]:
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Corpora:
     folder = tmp_path_factory.mktemp("corpora")
     return [
         Documents(folder / str(number), range(100 * number, 100 * number + size)) for number, size in enumerate(SIZES)
     ]
 
 
-# Stages
+@pytest.fixture(scope="module")
+def grown(corpora: Corpora, tmp_path_factory: pytest.TempPathFactory) -> Corpora:
+    """The same with half as many documents more."""
+    folder = tmp_path_factory.mktemp("grown")
+    return [
+        one.grown(folder / str(number), range(600 + 50 * number, 600 + 50 * number + len(one.numbers) // 2))
+        for number, one in enumerate(corpora)
+    ]
 
 
-def tail(sample: dict[str, Any], rng: Any) -> dict[str, Any]:
-    """With other draws in each pass; tokens below zero are not stored ones."""
-    return sample | {"tokens": [*sample["tokens"], -1 - int(rng.integers(0, 50))]}
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Corpora:
+    """One document more in each, and none of them the same."""
+    folder = tmp_path_factory.mktemp("others")
+    return [
+        Documents(folder / str(number), range(1000 + 100 * number, 1001 + 100 * number + size))
+        for number, size in enumerate(SIZES)
+    ]
 
 
-def same(sample: dict[str, Any]) -> dict[str, Any]:
-    return dict(sample)
-
-
-def most(sample: dict[str, Any]) -> bool:
-    """Without shuffling a lane may have every second, third, fourth or sixth item alone: of these some stay."""
-    return sample["id"] % 5 != 3
-
-
-def tossed(sample: dict[str, Any], rng: Any) -> bool:
-    return bool(rng.random() < 0.7)
-
-
-def halves(sample: dict[str, Any]) -> list[dict[str, Any]]:
-    """One or two documents of one."""
-    cut = len(sample["tokens"]) // 2
-    return [sample | {"tokens": part} for part in (sample["tokens"][:cut], sample["tokens"][cut:]) if part]
-
-
-def turned(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return samples[::-1]
-
-
-def pair(samples: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    return {"id": samples[0]["id"], "other": samples[1]["id"]}
-
-
-def numbered(sample: dict[str, Any]) -> dict[str, Any]:
-    return {"id": int(sample["tokens"][0]) // 100}
-
-
-STAGES: dict[str, tuple[Callable[[Any], Any], bool]] = {
-    "map": (lambda data: data.map(same), True),
-    "map with draws": (lambda data: data.map(tail), True),
-    "filter": (lambda data: data.filter(most), False),
-    "filter with draws": (lambda data: data.filter(tossed), False),
-    "flat_map": (lambda data: data.flat_map(halves), True),
-    "batch_map of 1": (lambda data: data.batch_map(turned, 1), True),
-    "batch_map of 3": (lambda data: data.batch_map(turned, 3), True),
-}
-"""What a stage does to a dataset, and whether all stored tokens are still there."""
-
-stages = st.lists(st.sampled_from(list(STAGES)), max_size=3)
-
-packings = st.one_of(
-    st.fixed_dictionaries(
-        {"mode": st.just("concat")}, optional={"overlap": st.just(1), "bos_id": st.just(-100), "eos_id": st.just(-101)}
-    ),
-    st.fixed_dictionaries(
-        {"mode": st.just("best_fit"), "lookahead": st.integers(1, 9)}, optional={"max_documents": st.integers(1, 3)}
-    ),
-    st.just({"mode": "pad"}),
-    st.just({"mode": "truncate"}),
-)
+def merged(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return hr.State.merge(states)
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A pipeline."""
+class Pipeline:
+    """One that was drawn, and how its runs begin."""
 
-    make: Callable[[list[Documents]], Any]
-    """Opens it anew, so that loaders share nothing."""
-    in_lanes: bool
-    """Whether rows come lane by lane."""
-    once: tuple[str, int] | None = None
-    """What each pass holds once: ``"ids"`` or ``"tokens"``, of which corpus; None if functions or weights decide."""
-    sources: int = 1
-    by_steps: bool = False
-    """Whether the number of a step decides which rows there are."""
-    grows: bool = False
-    """Whether samples may be added behind those that it is made of: not where a state is within a group."""
+    drawn: Drawn
+    corpora: Corpora
+    batch: Any
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    @property
-    def kind(self) -> Kind:
-        """For `Run`: ranks may have no row in the last step of an epoch of samples."""
-        counted = not self.in_lanes and self.once is not None and self.once[0] == "ids"
-        return Kind(make=lambda _: None, arguments={"allow_empty": True} if counted else {})
+    def begin(self, world: int, **more: Any) -> Run:
+        """All ranks of a run."""
+        return Run(self.drawn.kind, self._data(self.drawn.form), self.batch, world, **self.options, **more)
 
+    def go_on(self, states: Any, world: int, **more: Any) -> Run:
+        """The same from states, which hold what it began with, but for the part of a schedule that lies ahead."""
+        return self.loaders(world, **more).load(states)
 
-def through(names: list[str], data: Any) -> Any:
-    for name in names:
-        data = STAGES[name][0](data)
-    return data
+    def loaders(self, world: int, *, form: Form | None = None, batch: Any = None, **more: Any) -> Run:
+        """All ranks of a run that a state will be loaded to."""
+        kept = isinstance(self.batch, int) and not self.drawn.is_object
+        return Run(
+            self.drawn.kind,
+            self._data(form or self.drawn.form),
+            batch or (None if kept else self.batch),
+            world,
+            **more,
+        )
 
-
-@st.composite
-def rows_of_documents(draw: st.DrawFn, source: int, packing: dict[str, Any], seq_len: int) -> Drawn:
-    """Packed lane by lane."""
-    names = draw(stages)
-    lossless = packing["mode"] != "truncate" and all(STAGES[name][1] for name in names)
-    return Drawn(
-        lambda corpora: through(names, corpora[source].samples).pack(seq_len, **packing),
-        True,
-        ("tokens", source) if lossless and not packing.get("overlap") else None,
-        grows=not _is_grouped(names),
-    )
+    def _data(self, form: Form) -> Any:
+        return self.drawn.make(self.corpora, form)
 
 
 @st.composite
-def samples(draw: st.DrawFn, source: int) -> Drawn:
-    """Samples as they are stored, or what stages make of them."""
-    names = draw(stages)
-    is_dynamic = any(name.startswith(("flat", "batch")) for name in names)
-    filtered = not all(STAGES[name][1] for name in names)
-    return Drawn(
-        lambda corpora: through(names, corpora[source].samples).map(_id),
-        is_dynamic,
-        ("ids", source) if not is_dynamic and not filtered else None,
-        grows=not _is_grouped(names),
-    )
+def made(draw: st.DrawFn, corpora: Corpora, drawn: st.SearchStrategy[Drawn] = pipelines) -> Pipeline:
+    """Any pipeline of which a run can begin."""
+    one = draw(drawn)
+    event("object" if one.is_object else one.told.split()[0])
+    if one.is_object:
+        return Pipeline(one, corpora, BATCH if one.changes else None)
+    # Of what is left out at an epoch's end there must be less than all.
+    sizes = st.just(BATCH) if "drop_last" in one.arguments else batches
+    found = Pipeline(one, corpora, draw(sizes), draw(options(one)))
+    try:
+        found.begin(1)
+    except ValueError as refusal:
+        if "must be left out" in str(refusal):
+            return replace(found, options={key: found.options[key] for key in ("seed", "shuffle")})
+        if "too little data" not in str(refusal) and "less than a global batch" not in str(refusal):
+            raise
+        reject()
+    return found
 
 
-def _is_grouped(names: list[str]) -> bool:
-    return any(name.startswith("batch_map") for name in names)
+def tried(run: Iterator[Step], count: int) -> list[Step]:
+    """The next steps; none is tried of a run for which functions leave nothing to a lane."""
+    try:
+        return list(islice(run, count))
+    except hr.DataError as error:
+        if "nothing is left of its items" not in str(error):
+            raise
+        reject()
 
 
-def _id(sample: dict[str, Any]) -> dict[str, Any]:
-    return {"id": sample["id"]}
+def rows(steps: Sequence[Step]) -> list[list[Any]]:
+    return [step.rows for step in steps]
 
 
-@st.composite
-def single(draw: st.DrawFn) -> Drawn:
-    """Of one source, or a zip of two."""
-    kind = draw(st.sampled_from(["packed", "rows", "samples", "zip", "stream", "stored documents"]))
-    source, seq_len = draw(st.integers(0, 2 if kind == "packed" else 3)), draw(st.integers(3, 6))
-    match kind:
-        case "packed":
-            packing = draw(st.fixed_dictionaries({}, optional={"eos_id": st.just(-100), "boundaries": st.just(True)}))
-            return Drawn(
-                lambda corpora: hr.open(corpora[source].folder / "parquet").pack(seq_len, **packing),
-                False,
-                ("tokens", source),
-            )
-        case "rows":
-            return draw(rows_of_documents(source, draw(packings), seq_len))
-        case "samples":
-            return draw(samples(source))
-        case "zip":
-            other = draw(st.integers(0, 3))
-            return Drawn(
-                lambda corpora: hr.zip([corpora[source].ids, corpora[other].ids], pair, length=SIZES[source]),
-                False,
-                ("ids", source),
-                grows=True,
-            )
-        case "stream":
-            return Drawn(lambda corpora: corpora[source].records.sequences(seq_len), False, ("ids", -1))
-        case _:
-            return Drawn(lambda corpora: corpora[source].records.documents().map(numbered), False, ("ids", source))
-
-
-@st.composite
-def mixtures(draw: st.DrawFn) -> Drawn:
-    """Of sources whose rows are alike."""
-    kind = draw(st.sampled_from(["packed", "rows", "samples"]))
-    numbers = draw(st.lists(st.integers(0, 2 if kind == "packed" else 3), min_size=2, max_size=3, unique=True))
-    seq_len, packing = draw(st.integers(3, 6)), draw(packings)
-    if kind == "packed":
-        parts = [Drawn(partial(_packed, number=number, seq_len=seq_len), False) for number in numbers]
-    else:
-        of = partial(rows_of_documents, packing=packing, seq_len=seq_len) if kind == "rows" else samples
-        parts = [draw(of(number)) for number in numbers]
-    weights = [draw(st.sampled_from([1, 2, 0.3, 7])) for _ in numbers]
-    arguments: dict[str, Any] = {"per_batch": draw(st.booleans())}
-    if draw(st.booleans()):
-        shifted = {str(number): weight for number, weight in zip(numbers, reversed(weights), strict=True)}
-        arguments["schedule"] = {draw(st.integers(1, 4)): shifted}
-
-    def make(corpora: list[Documents]) -> Any:
-        sources = {
-            str(number): (part.make(corpora), weight)
-            for number, part, weight in zip(numbers, parts, weights, strict=True)
-        }
-        return hr.mix(sources, **arguments)
-
-    by_steps = arguments["per_batch"] or "schedule" in arguments
-    return Drawn(make, kind != "packed", None, len(numbers), by_steps, all(part.grows for part in parts))
-
-
-def _packed(corpora: list[Documents], number: int, seq_len: int) -> Any:
-    return hr.open(corpora[number].folder / "parquet").pack(seq_len)
-
-
-batches = st.sampled_from([BATCH, {0: BATCH, 2: 2 * BATCH}, {0: 2 * BATCH, 1: BATCH, 3: 3 * BATCH}])
-
-
-@settings(max_examples=25)
-@given(data=st.data())
-def test_every_pipeline_keeps_the_promises(corpora: list[Documents], data: st.DataObject) -> None:
-    drawn = data.draw(st.one_of(single(), mixtures()), "pipeline")
-    batch, seed = data.draw(batches, "batch"), data.draw(st.integers(0, 2**64 - 1), "seed")
-    options = {"seed": seed, "shuffle": data.draw(st.booleans(), "shuffle")}
-    steps = 6
-
-    def run(batch: Any, world: int, **more: Any) -> Run:
-        return Run(drawn.kind, drawn.make(corpora), batch, world, **more)
-
-    first = run(batch, 1, **options)
+def keeps_the_promises(one: Pipeline, others: Corpora, data: st.DataObject) -> None:
+    """Tries all those that can be tried without a change."""
+    drawn = one.drawn
+    first = one.begin(1)
     states = [first.states]
-    whole = first.take(steps)
+    whole = tried(first.steps(), STEPS)
     states += [step.states for step in whole]
-    rows = [step.rows for step in whole]
-    assert len(whole) == steps
     # One order.
     for world in WORLDS[1:]:
-        other = run(batch, world, **options, num_workers=world % 3, memory="64MiB").take(steps)
-        assert [step.rows for step in other] == rows
-        assert [hr.State.merge(step.states) for step in other] == [hr.State.merge(state) for state in states[1:]]
+        memory = {} if drawn.is_object else {"memory": "64MiB"}
+        other = one.begin(world, num_workers=world % 3, **memory).take(STEPS)
+        assert rows(other) == rows(whole)
+        assert [merged(step.states) for step in other] == [merged(state) for state in states[1:]]
     # Exact and elastic resume, from each step; from there again, on other ranks.
-    schedule = batch if isinstance(batch, dict) else None
-    for step, state in enumerate(states[:-1]):
-        world = data.draw(st.sampled_from(WORLDS), "world")
-        saved = [hr.State.from_bytes(hr.State.to_bytes(one)) for one in state]
-        later = run(schedule, world).load(saved)
-        assert hr.State.merge(later.states) == hr.State.merge(state)
+    for step, state in enumerate(states):
+        saved = [hr.State.from_bytes(hr.State.to_bytes(part)) for part in state]
+        later = one.go_on(saved, data.draw(st.sampled_from(WORLDS), "world"))
+        assert merged(later.states) == merged(state)
         head = later.take(1)
-        rest = run(schedule, data.draw(st.sampled_from(WORLDS), "next")).load(head[0].states).take(steps - step - 1)
-        assert [one.rows for one in head + rest] == rows[step:]
-    # With batches of another size the same rows follow each other.
-    if not drawn.by_steps:
-        step = data.draw(st.integers(0, steps - 1), "step")
-        later = run(3 * BATCH, 3).load(states[step])
-        taken = later.take(data.draw(st.integers(0, 1), "taken"))
-        again = run(BATCH, 2).load(later.states)
-        position = again.loaders[0].position
-        assert position == sum(len(one.rows) for one in [*whole[:step], *taken])
-        found = [row for one in again.take(3) for row in one.rows]
-        flat = [row for one in rows for row in one][position:]
-        known = min(len(flat), len(found))
-        assert found[:known] == flat[:known]
-    # Sources are known, states small.
-    loader = first.loaders[0]
-    given = next(iter(loader))
-    assert len(given.sources()) == len(given.rows)
-    assert all(given.sources())
-    assert len(hr.State.to_bytes(loader.state_dict())) < 3000 * drawn.sources + 200 * drawn.sources * 3 * BATCH
+        deeper = one.go_on(head[0].states if head else later.states, data.draw(st.sampled_from(WORLDS), "next"))
+        rest = head + deeper.take(max(0, STEPS - step - 1))
+        assert rows(rest)[: STEPS - step] == rows(whole[step:])
+        if len(whole) < STEPS:
+            assert len(rest) == len(whole) - step, "a run ends where it ends"
+    # Rows have sources, states are small.
+    if not drawn.is_object:
+        check_sources(one)
+        assert len(hr.State.to_bytes(merged(states[-1]))) < 1500 * drawn.sources * (3 + BATCH)
+    # A state of other data is refused, and changes nothing.
+    stranger = replace(one, corpora=others).loaders(1, batch=one.batch)
+    before = stranger.states
+    with pytest.raises(hr.StateMismatch) as refusal:
+        stranger.load(states[-1])
+    assert len(str(refusal.value)) < 1000
+    assert stranger.states == before
 
 
-@dataclass(frozen=True)
-class First:
-    """The first documents of a corpus: what there is before more are added."""
+def check_sources(one: Pipeline) -> None:
+    """Whether rows hold what their sources say."""
+    [loader] = one.begin(1).loaders
+    for batch in islice(loader, 3):
+        if batch == []:
+            continue
+        sources = batch.sources()
+        assert len(sources) == len(batch.rows)
+        if not one.drawn.in_lanes and one.drawn.is_whole:
+            assert loader.sources(batch.step) == sources
+        for row, place in enumerate(sources):
+            number = int(batch["source"][row]) if "source" in batch else 0
+            if number not in one.drawn.traced:
+                continue
+            documents = one.corpora[one.drawn.traced[number]]
+            if "tokens" in batch:
+                stored = [token for part in place for token in documents.tokens_at(part) if token >= 0]
+                assert stored == [token for token in batch["tokens"][row].tolist() if token >= 0]
+            else:
+                assert documents.numbers[documents.place_of(place)] == batch["id"][row]
 
-    corpus: Documents
-    count: int
 
-    @property
-    def samples(self) -> hr.SampleDataset:
-        """See `Documents.samples`."""
-        return self.corpus.samples.take(self.count)
-
-    @property
-    def ids(self) -> hr.SampleDataset:
-        """See `Documents.ids`."""
-        return self.samples.select(["id"])
-
-
-@settings(max_examples=10)
+@settings(max_examples=EXAMPLES // 2)
 @given(data=st.data())
-def test_samples_may_be_added_to_every_pipeline_of_them(corpora: list[Documents], data: st.DataObject) -> None:
-    # Of samples that are filtered nothing may be left for a rank.
-    drawn = data.draw(
-        st.one_of(single(), mixtures()).filter(lambda one: one.grows and (one.in_lanes or one.once is not None)),
-        "pipeline",
-    )
-    options: dict[str, Any] = {"seed": data.draw(st.integers(0, 99)), "shuffle": data.draw(st.booleans(), "shuffle")}
-    some: list[Any] = [
-        First(corpus, data.draw(st.integers(size - size // 4, size - 1)))
-        for corpus, size in zip(corpora, SIZES, strict=True)
-    ]
-    begun = Run(drawn.kind, drawn.make(some), BATCH, data.draw(st.sampled_from(WORLDS), "begun by"), **options)
-    before = begun.take(data.draw(st.integers(0, 4), "steps before"))
-    state = hr.State.merge(begun.states)
-    first = Run(drawn.kind, drawn.make(corpora), BATCH, data.draw(st.sampled_from(WORLDS), "gone on by"))
-    for loader in first.loaders:
-        with pytest.raises(hr.StateMismatch, match="samples were added"):
-            loader.load_state_dict(state)
-        with pytest.warns(UserWarning, match="samples were added"):
-            loader.load_state_dict(state, strict=False)
-    states = [first.states]
-    assert {line["kind"] for line in hr.State.merge(first.states)["changes"]} == {"data added"}
-    whole = first.take(4)
-    states += [step.states for step in whole]
-    for step in {0, data.draw(st.integers(1, 3), "restart")}:
-        saved = states[step]
-        later = Run(drawn.kind, drawn.make(corpora), None, data.draw(st.sampled_from(WORLDS), "world")).load(saved)
-        assert hr.State.merge(later.states) == hr.State.merge(saved)
-        found = later.take(len(whole) - step)
-        assert [one.rows for one in found] == [one.rows for one in whole[step:]]
-    if not drawn.in_lanes:
-        # The order of all of it is known, on both sides.
-        again = Run(drawn.kind, drawn.make(corpora)).load(states[-1])
-        again.loaders[0].seek(0)
-        assert [one.rows for one in again.take(len(before) + 4)] == [one.rows for one in [*before, *whole]]
+def test_every_pipeline_keeps_the_promises(corpora: Corpora, others: Corpora, data: st.DataObject) -> None:
+    keeps_the_promises(data.draw(made(corpora), "pipeline"), others, data)
 
 
-@settings(max_examples=25)
+@settings(max_examples=EXAMPLES // 4)
 @given(data=st.data())
-def test_each_pass_holds_everything_once(corpora: list[Documents], data: st.DataObject) -> None:
-    drawn = data.draw(single().filter(lambda one: one.once is not None and one.once[1] >= 0), "pipeline")
-    assert drawn.once is not None
-    what, source = drawn.once
-    options: dict[str, Any] = {"seed": data.draw(st.integers(0, 99)), "shuffle": data.draw(st.booleans())}
-    ending = {"remainder": "pad"} if what == "tokens" else {}
+def test_every_object_keeps_the_promises(corpora: Corpora, others: Corpora, data: st.DataObject) -> None:
+    keeps_the_promises(data.draw(made(corpora, objects()), "object"), others, data)
+
+
+# Each pass
+
+
+@settings(max_examples=EXAMPLES // 2)
+@given(data=st.data())
+def test_each_pass_holds_everything_once(corpora: Corpora, data: st.DataObject) -> None:
+    drawn = data.draw(st.one_of(single(), objects()).filter(lambda one: one.passes or one.holds is not None))
     epochs = data.draw(st.integers(1, 3), "epochs")
-    loader = hr.DataLoader(drawn.make(corpora), global_batch_size=4, num_workers=0, epochs=epochs, **ending, **options)
-    found: Counter[int] = Counter()
-    before = -1
-    while loader.step != before:
-        before = loader.step
-        for batch in islice(loader, 10**6):
-            values = batch["tokens"][batch["loss_mask"] > 0] if what == "tokens" else batch["id"]
-            found.update(value for value in values.tolist() if value >= 0)
-    numbers = corpora[source].numbers
-    wanted = [token for number in numbers for token in tokens_of(number)] if what == "tokens" else numbers
-    assert found == dict.fromkeys(wanted, epochs)
+    dataset = drawn.make(corpora, drawn.form)
+    how: dict[str, Any] = {"num_workers": 0, **drawn.arguments, **drawn.fresh()}
+    if not drawn.is_object:
+        how |= {"epochs": epochs, "seed": data.draw(st.integers(0, 99)), "shuffle": data.draw(st.booleans())}
+    if drawn.holds is not None:
+        how["remainder"] = "pad"
+        stored = [token for tokens in corpora[drawn.holds].tokens for token in tokens]
+    else:
+        stored = [value for sample in dataset for value in given_by(sample)]
+    loader = hr.DataLoader(dataset, global_batch_size=None if "batch_sampler" in how else 4, **how)
+    found = Counter[int]()
+    for _ in range(epochs):
+        for batch in loader:
+            found.update(given_by(batch))
+    assert loader.epoch in (epochs, epochs - 1)
+    assert found == {value: epochs * count for value, count in Counter(stored).items()}
+
+
+def given_by(held: Mapping[str, Any]) -> list[int]:
+    """The ids, or the tokens that are no padding and were not added, of a sample or a batch."""
+    values = np.asarray(held["id"] if "id" in held else held["tokens"])
+    if "loss_mask" in held:
+        values = values[held["loss_mask"] > 0]
+    return [value for value in values.ravel().tolist() if value >= 0]
+
+
+# Changes at restarts
+
+
+class Walk:
+    """A run that is saved and goes on, now and then changed.
+
+    Args:
+        one: what runs.
+        grown: its corpora with more data.
+        script: what is changed before which step: what, and to what.
+        worlds: the numbers of ranks that follow each other.
+        every_step: whether it is saved and goes on at every step, not only where it is changed.
+    """
+
+    def __init__(
+        self,
+        one: Pipeline,
+        grown: Corpora,
+        script: Mapping[int, tuple[str, Any]],
+        worlds: Iterator[int],
+        *,
+        every_step: bool,
+    ) -> None:
+        self._one, self._grown, self._worlds = one, grown, worlds
+        self._form, self._excluded = one.drawn.form, list[str]()
+        self.refused: dict[int, str] = {}
+        """What was not changed, and why."""
+        self.steps: list[Step] = []
+        self.states: list[dict[str, Any]] = []
+        run = one.begin(next(worlds))
+        begun = run.steps()
+        for step in range(STEPS):
+            if step and (every_step or step in script):
+                run = self._again(run.states, step, *script.get(step, ("", None)))
+                begun = run.steps()
+            given = tried(begun, 1)
+            if not given:
+                break
+            self.steps += given
+            self.states.append(merged(given[0].states))
+        self._end = run.states
+
+    def _again(self, states: Any, step: int, change: str, value: Any) -> Run:
+        if not change:
+            return self._loaders().load(states)
+        before = self._one, self._form, self._excluded
+        match change:
+            case "data added":
+                self._one = replace(self._one, corpora=self._grown)
+            case "seq_len" | "weights":
+                self._form = replace(self._form, **{change: value})
+            case "exclude":
+                self._excluded = value
+            case "batch size":
+                self._one = replace(self._one, batch=value)
+        is_named = change not in ("batch size", "skip") and before != (self._one, self._form, self._excluded)
+        run = self._loaders(value if change == "batch size" else None)
+        if is_named:
+            with pytest.raises(hr.StateMismatch):
+                run.load(states)
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                run.load(states, strict=not is_named)
+        except hr.StateMismatch as refusal:
+            self.refused[step] = str(refusal)
+            self._one, self._form, self._excluded = before
+            return self._loaders().load(states)
+        assert bool(caught) == is_named, [str(one.message) for one in caught]
+        if change == "skip":
+            for loader in run.loaders:
+                loader.skip(range(loader.step, loader.step + value))
+        return run
+
+    def _loaders(self, batch: int | None = None) -> Run:
+        """On as many ranks as all batches can be shared among."""
+        sizes = batch or self._one.batch or BATCH
+        sizes = [sizes] if isinstance(sizes, int) else [*sizes.values()]
+        world = next(world for world in self._worlds if all(size % world == 0 for size in sizes))
+        more = {"exclude": self._excluded} if self._excluded else {}
+        return self._one.loaders(world, form=self._form, batch=batch, **more)
+
+    def from_the_beginning(self) -> list[Step]:
+        """The same steps again, from the last state alone."""
+        run = self._loaders().load(self._end)
+        for loader in run.loaders:
+            loader.seek(0)
+        return run.take(self.steps[-1].number + 1)
+
+
+@settings(max_examples=EXAMPLES // 2)
+@given(data=st.data())
+def test_what_is_changed_at_restarts_is_the_same_on_any_ranks(
+    corpora: Corpora, grown: Corpora, data: st.DataObject
+) -> None:
+    one = data.draw(made(corpora, st.one_of(pipelines, objects())), "pipeline")
+    drawn = one.drawn
+    assume(drawn.changes)
+    whole = tried(one.begin(1).steps(), 4 * STEPS)
+    assume(len(whole) > 1)
+    script: dict[int, tuple[str, Any]] = {}
+    excluded = 0
+    documents = [] if drawn.is_object else documents_of(one)
+    for step in sorted(data.draw(st.sets(st.integers(1, STEPS - 1), min_size=1, max_size=3), "changed")):
+        change = data.draw(st.sampled_from(sorted(drawn.changes)), "change")
+        if change == "exclude":
+            excluded = min(excluded + data.draw(st.integers(1, 3)), len(documents))
+        script[step] = change, data.draw(value_of(change, drawn, documents[:excluded]), "value")
+    plain = Walk(one, grown, script, repeating([1]), every_step=False)
+    worlds = data.draw(st.lists(st.sampled_from(WORLDS), min_size=2, max_size=4), "worlds")
+    other = Walk(one, grown, script, repeating([*worlds, 1]), every_step=True)
+    assert other.refused == plain.refused
+    assert [step.number for step in other.steps] == [step.number for step in plain.steps]
+    assert rows(other.steps) == rows(plain.steps)
+    assert other.states == plain.states
+    done = {change for step, (change, _) in script.items() if step not in plain.refused}
+    event(" and ".join(sorted(done)) or "nothing")
+    told = {line["kind"] for line in plain.states[-1]["changes"]}
+    assert told <= done | {"batch size", "excluded"}, "what was changed, or by a schedule, and nothing else"
+    check_rows(one, whole, plain.steps, done)
+    if not (drawn.in_lanes or drawn.is_object or "seq_len" in done):
+        # Where rows are counted a state knows the whole run.
+        again = {step.number: step for step in other.from_the_beginning()}
+        assert all(unmasked_of(again[step.number]) == unmasked_of(step) for step in plain.steps)
+
+
+def repeating(worlds: Sequence[int]) -> Iterator[int]:
+    return itertools.cycle(worlds)
+
+
+def documents_of(one: Pipeline) -> list[str]:
+    """The names of the documents in the first step, each once."""
+    batch = next((batch for batch in one.begin(1).loaders[0] if batch != []), None)
+    return list(dict.fromkeys(names_of(batch.sources()))) if batch is not None else []
+
+
+def names_of(sources: Any) -> Iterator[str]:
+    if hasattr(sources, "id"):
+        yield sources.id
+    else:
+        for one in sources:
+            yield from names_of(one)
+
+
+def value_of(change: str, drawn: Drawn, documents: list[str]) -> st.SearchStrategy[Any]:
+    """What something may be changed to."""
+    match change:
+        case "batch size":
+            return st.sampled_from(drawn.sizes)
+        case "seq_len":
+            return st.integers(3, 8)
+        case "weights":
+            count = len(drawn.form.weights)
+            return st.lists(st.sampled_from([1, 3, 0.5, 0]), min_size=count, max_size=count).filter(any).map(tuple)
+        case "exclude":
+            return st.just(documents)
+        case "skip":
+            return st.integers(1, 2)
+        case _:
+            return st.none()
+
+
+def check_rows(one: Pipeline, whole: Sequence[Step], found: Sequence[Step], done: set[str]) -> None:
+    """Whether rows are where they are in the unbroken run, where a change moves none of them."""
+    if done <= {"batch size", "skip", "exclude"} and not one.drawn.by_steps and not one.drawn.is_object:
+        known = {number: held for step in whole for number, held in step.columns.items()}
+        given = {number: held for step in found for number, held in step.columns.items()}
+        assert given.keys() & known.keys() or not given
+        for number in given.keys() & known.keys():
+            assert unmasked(given[number]) == unmasked(known[number])
+    if done <= {"batch size"} and one.drawn.is_object and "drop_last" not in one.drawn.arguments:
+        known_rows = [row for step in whole for row in step.rows]
+        given_rows = [row for step in found for row in step.rows]
+        count = min(len(known_rows), len(given_rows))
+        assert given_rows[:count] == known_rows[:count]
+
+
+def unmasked_of(step: Step) -> dict[Any, dict[str, Any]]:
+    return {number: unmasked(held) for number, held in step.columns.items()}
+
+
+def unmasked(held: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in held.items() if name != "loss_mask"}

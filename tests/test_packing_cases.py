@@ -359,7 +359,7 @@ def test_tokens_that_do_not_fit_are_refused_by_their_place(beyond: Documents, na
         data = PACKINGS[name].pack(beyond, 2)
     else:
         data = beyond.records.sequences(2, within_documents=name == "pieces", dtype="int32")
-    place = {"parquet": r"0\.parquet", "lines": r"3\.jsonl", "records": r"shard-0+\.bin"}
+    place = {"parquet": r"00\.parquet", "lines": r"03\.jsonl", "records": r"shard-0+\.bin"}
     stored = place[PACKINGS[name].stored] if name in PACKINGS else place["records"]
     if name.startswith("mixture of") and name != "mixture of counted":
         stored = f"{place['parquet']}|{place['records']}"
