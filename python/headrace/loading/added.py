@@ -156,15 +156,15 @@ def noted_length(begin: Adapted, before: int, after: int) -> Adapted:
 
 def is_grown(pipeline: Pipeline, there: Held) -> bool:
     """Whether a dataset has the samples that a state tells of first, and then others."""
+    here = Held.by(pipeline)
     samples, selection, sources = there
-    if type(samples) is not int or not 1 <= samples <= len(pipeline):
+    if there == here or type(samples) is not int or not 1 <= samples <= here.samples:
         return False
-    if not isinstance(sources, list) or len(cast("list[Any]", sources)) != len(pipeline.origins):
+    if not isinstance(sources, list) or len(cast("list[Any]", sources)) != len(here.sources):
         return False
-    if not all(map(_begins_with, pipeline.origins, cast("list[Any]", sources))):
+    if not all(map(_begins_with, pipeline.origins, here.sources, cast("list[Any]", sources))):
         return False
-    is_more = samples < len(pipeline) or sources != Held.by(pipeline).sources
-    return is_more and first_samples(pipeline, samples).selection.digest() == selection
+    return first_samples(pipeline, samples).selection.digest() == selection
 
 
 def _first_file(pipeline: Pipeline, before: Held) -> str:
@@ -184,10 +184,9 @@ def first_samples(pipeline: Pipeline, samples: int) -> Pipeline:
     return replace(pipeline, selection=pipeline.selection.part(0, samples))
 
 
-def _begins_with(origin: Origin, there: Any) -> bool:
-    """Whether a source is that of a state, or more."""
+def _begins_with(origin: Origin, here: Mapping[str, Any], there: Any) -> bool:
+    """Whether a source, of which this is to be said, is that of a state, or more."""
     found = cast("dict[str, Any]", there) if isinstance(there, Mapping) else {}
-    here = origin.summary()
     if found == here:
         return True
     chunks, samples = found.get("chunks"), found.get("samples")
