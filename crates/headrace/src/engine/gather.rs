@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::memory::{Budget, Layout, Shelf, Slot, SlotMut};
 use crate::error::{Error, Place, Result};
+use crate::store::mapping::Guard;
 use crate::store::open_file::OpenFile;
 
 /// Whole numbers as files hold them, little-endian.
@@ -164,22 +165,31 @@ impl Filling {
 const ASKED: usize = 256;
 
 /// Stretches of bytes of files, read one after another. From the first one on that is not in memory those that follow are
-/// asked for at once, so that a disk has more than one to do.
+/// asked for at once, so that a disk has more than one to do. Files that have long been in memory are copied from there.
 struct Reads<'a> {
     /// File, first byte, and bytes.
     stretches: Vec<(&'a OpenFile, u64, usize)>,
     /// Those before this one were asked for.
     asked: usize,
+    /// Where some file may be copied.
+    guard: Option<Guard>,
 }
 
 impl<'a> Reads<'a> {
     fn new(stretches: impl Iterator<Item = (&'a OpenFile, u64, usize)>) -> Self {
-        Self { stretches: stretches.collect(), asked: 0 }
+        let stretches: Vec<_> = stretches.collect();
+        let guard = stretches.iter().any(|(file, ..)| file.is_warm()).then(Guard::now).flatten();
+        Self { stretches, asked: 0, guard }
     }
 
     /// Fills `out` with the bytes of a stretch. They are read in order.
     fn read(&mut self, number: usize, out: &mut [u8]) -> Result<()> {
         let (file, start, _) = self.stretches[number];
+        if let Some(guard) = self.guard.as_ref().filter(|_| file.is_warm())
+            && file.copy(guard, start, out)
+        {
+            return Ok(());
+        }
         if number >= self.asked {
             if file.read_cached(start, out) {
                 return Ok(());
@@ -193,6 +203,13 @@ impl<'a> Reads<'a> {
         }
         file.read_at(start, out)
     }
+
+    /// Behind the last one: files are not copied again soon if that had to wait.
+    fn end(self) {
+        if self.guard.is_some_and(|guard| guard.has_waited()) {
+            self.stretches.iter().for_each(|(file, ..)| file.cool());
+        }
+    }
 }
 
 fn read_stored(rows: &[(&OpenFile, u64)], width: usize, mut out: &mut [u8]) -> Result<()> {
@@ -205,6 +222,7 @@ fn read_stored(rows: &[(&OpenFile, u64)], width: usize, mut out: &mut [u8]) -> R
         (here, out) = out.split_at_mut(reads.stretches[number].2);
         reads.read(number, here)?;
     }
+    reads.end();
     Ok(())
 }
 
@@ -223,6 +241,7 @@ fn read_converted(
         let (file, start) = rows[number];
         convert(&stored, from, out, to).map_err(|at| misfit(file, start, at, &stored, from, to))?;
     }
+    reads.end();
     Ok(())
 }
 

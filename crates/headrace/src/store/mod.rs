@@ -7,6 +7,7 @@
 pub mod cache;
 mod content;
 pub mod local;
+pub(crate) mod mapping;
 pub mod open_file;
 mod pages;
 pub mod remote;
