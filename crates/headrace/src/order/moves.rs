@@ -124,9 +124,9 @@ impl Sums {
     /// How much more than a row any interval of the circle may be off its share of up to `rounds` points of a lane,
     /// wherever they begin, in parts of M.
     ///
-    /// Let S(y) be the sum of x / M - 1/2 over n points, with x how far each lies behind y. An interval from a to b has
-    /// S(b) - S(a) points less than its share. Going back with y all x grow, and S does, until a point comes to M and is
-    /// at 0. There some points lie A, 2A ... behind, k with the one at 0, and the others A, 2A ... ahead, l with the same
+    /// Let S(y) be the sum of x / M - 1/2 over n points, with x how far each lies ahead of y. An interval from y to z has
+    /// S(z) - S(y) points more than its share. Going back with y all x grow, and S does, until a point comes to M and is
+    /// at 0. There some points lie A, 2A ... ahead, k with the one at 0, and the others A, 2A ... behind, l with the same
     /// one: S is (H(k) - H(l)) / 2M - 1/2, and 1 more just before. That is lowest where, with k and l exchanged, it is
     /// highest. So the highest S is (H(k) - H(l)) / M + 1 above the lowest, for the k and l with k + l = n + 1 for which
     /// that is most.
