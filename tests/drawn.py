@@ -495,7 +495,7 @@ batches = st.sampled_from([BATCH, {0: BATCH, 2: 2 * BATCH}, {0: 2 * BATCH, 1: BA
 
 @st.composite
 def options(draw: st.DrawFn, drawn: Drawn) -> dict[str, Any]:
-    """How a run begins: what its states keep. Lanes and windows are not of all orders."""
+    """How a run begins: what its states keep."""
     found: dict[str, Any] = {"seed": draw(st.integers(0, 2**64 - 1)), "shuffle": draw(st.booleans())}
     if draw(st.booleans()):
         # Of lanes with documents each rank has whole ones.
