@@ -114,10 +114,12 @@ def linear(begin: int, first: Sequence[float], end: int, last: Sequence[float]) 
 
 
 class Drawn(NamedTuple):
-    """A row of a mixture: its source, and which of that one's rows it is."""
+    """A row of a mixture: its source, which of that one's rows it is, where it begins in its lane there, and L."""
 
     source: int
     row: int
+    begin: int
+    length: int
 
 
 class MixtureReference:
@@ -128,9 +130,11 @@ class MixtureReference:
         lanes: N.
         source_lanes: n_s.
         weights: from which round on which hold.
-        limits: the rows that each source has; None for no end.
+        limits: the units that each source has in all its passes, which are rows where L is 1; None for no end.
         exhausted: what becomes of the mixture when a source has no row for a lane.
         draws: for batches of one source the step that each round belongs to.
+        lengths: from which round on which L holds.
+        overlap: o.
     """
 
     def __init__(
@@ -143,6 +147,8 @@ class MixtureReference:
         limits: Sequence[int | None] | None = None,
         exhausted: Literal["stop", "drop"] = "drop",
         draws: Sequence[int] | None = None,
+        lengths: Mapping[int, int] | None = None,
+        overlap: int = 0,
     ) -> None:
         self.lanes = lanes
         self.source_lanes = source_lanes
@@ -150,10 +156,13 @@ class MixtureReference:
         self.limits = limits or [None] * len(source_lanes)
         self.exhausted = exhausted
         self.draws = draws
+        self.lengths = lengths or {0: 1}
+        self.overlap = overlap
         self._offset = offset(seed)
         self.gone: set[int] = set()
         """Sources that had no row for a lane."""
         self._given = [[0] * own for own in source_lanes]
+        self._used = [[0] * own for own in source_lanes]
         self.rows: list[Drawn] = []
         self.ended = False
 
@@ -171,8 +180,8 @@ class MixtureReference:
                 self.ended = True
                 return
             sources = [self._source(points(left), self._point(t, lane)) for lane in range(self.lanes)]
-            drawn, given = self._number(sources)
-            short = [s for s in range(len(given)) if any(self._is_short(s, j, n) for j, n in enumerate(given[s]))]
+            drawn, given, used = self._number(sources, self.lengths[max(begin for begin in self.lengths if begin <= t)])
+            short = [s for s in range(len(used)) if any(self._is_short(s, j, n) for j, n in enumerate(used[s]))]
             if not short:
                 break
             if self.exhausted == "stop":
@@ -180,7 +189,7 @@ class MixtureReference:
                 return
             self.gone.add(short[0])
         self.rows += drawn
-        self._given = given
+        self._given, self._used = given, used
 
     def _point(self, t: int, lane: int) -> int:
         if self.draws is not None:
@@ -190,17 +199,21 @@ class MixtureReference:
     def _source(self, shares: Sequence[int], point: int) -> int:
         return next(source for source in range(len(shares)) if point < sum(shares[: source + 1]))
 
-    def _number(self, sources: Sequence[int]) -> tuple[list[Drawn], list[list[int]]]:
-        """The rows of a round, and how many each lane of each source has given after it."""
-        given = [list(lanes) for lanes in self._given]
+    def _number(self, sources: Sequence[int], length: int) -> tuple[list[Drawn], list[list[int]], list[list[int]]]:
+        """The rows of a round, and how many rows and units each lane of each source has given after it."""
+        given, used = ([list(lanes) for lanes in before] for before in (self._given, self._used))
         drawn: list[Drawn] = []
         for lane, source in enumerate(sources):
             own = self.source_lanes[source]
             j = lane // (self.lanes // own)
-            drawn.append(Drawn(source, given[source][j] * own + j))
+            drawn.append(Drawn(source, given[source][j] * own + j, used[source][j], length))
             given[source][j] += 1
-        return drawn, given
+            used[source][j] += length
+        return drawn, given, used
 
-    def _is_short(self, source: int, lane: int, given: int) -> bool:
+    def _is_short(self, source: int, lane: int, used: int) -> bool:
+        """Whether a lane has given more units than it has; the last ones are only what its last row shares."""
         limit = self.limits[source]
-        return limit is not None and given > len(range(lane, limit, self.source_lanes[source]))
+        if limit is None:
+            return False
+        return used > max(0, len(range(lane, limit, self.source_lanes[source])) - self.overlap)

@@ -70,11 +70,26 @@ def loaders(
 
 
 def expected(
-    parts: Sequence[Corpus], loader: hr.DataLoader, weights: dict[int, list[float]], rows: int, **arguments: Any
+    parts: Sequence[Corpus],
+    loader: hr.DataLoader,
+    weights: dict[int, list[float]],
+    rows: int,
+    lengths: dict[int, int] | None = None,
+    **arguments: Any,
 ) -> list[tuple[int, list[int]]]:
-    """The rows of a mixture by the reference, with the lanes and windows that a loader has chosen."""
+    """The rows of a mixture by the reference, with the lanes and windows that a loader has chosen.
+
+    Args:
+        parts: its sources, in the order of a state.
+        loader: of the mixture.
+        weights: from which round on which hold.
+        rows: how many.
+        lengths: from which round on which seq_len holds; of None the loader's.
+        arguments: of the reference.
+    """
     state = loader.state_dict()
     sources = state["sources"]
+    names = [source["name"] for source in sources]
     first = loader.dataset.sources[loader.dataset.names[0]].packing
     packing = {"seq_len": first.seq_len, "overlap": first.overlap, "bos_id": first.bos_id, "eos_id": first.eos_id}
     single = [
@@ -94,7 +109,17 @@ def expected(
         lanes=state["lanes"],
         source_lanes=[source["lanes"] for source in sources],
         weights=weights,
-        limits=[source["limit"] for source in sources],
+        limits=[
+            None if passes is None else passes * one.pass_weight
+            for one, passes in zip(single, map(loader.dataset.passes, names), strict=True)
+        ],
+        lengths=lengths or {0: first.seq_len},
+        overlap=first.overlap,
         **arguments,
     )
-    return [(drawn.source, single[drawn.source].row(drawn.row)) for drawn in mixture.up_to(rows)]
+    found: list[tuple[int, list[int]]] = []
+    for drawn in mixture.up_to(rows):
+        one = single[drawn.source]
+        units = one.lane_units(drawn.row % one.lanes, drawn.begin, drawn.begin + drawn.length + first.overlap)
+        found.append((drawn.source, [unit.token for unit in units]))
+    return found

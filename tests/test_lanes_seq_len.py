@@ -4,6 +4,7 @@ import json
 from collections import deque
 from dataclasses import replace
 from itertools import islice
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 import headrace as hr
 import lane_mixtures as mixtures
+from datasets import CorpusWriter, seeded
+from headrace.testing import check_resume
 from lane_pipelines import (
     SIZES,
     check_row,
@@ -26,6 +29,7 @@ from lane_pipelines import (
     steps_of,
 )
 from lane_reference import Packing, Starved, Step
+from mixture_reference import MixtureReference
 
 LANES = 6
 SHAPES = ((6, 1), (6, 2), (6, 3), (12, 1), (12, 3), (3, 1), (3, 3), (2, 2))
@@ -205,23 +209,87 @@ class LaneStreams:
         return row + [0] * (seq_len - len(row))
 
 
-def test_a_schedule_over_tokens_keeps_the_length(tmp_path: Path) -> None:
+def test_a_schedule_over_tokens_counts_them_by_the_lengths_of_then(tmp_path: Path) -> None:
     samples = mixtures.lines(tmp_path, {"many": 90, "few": 17})
-    schedule = hr.WeightSchedule({100: {"many": 2.0, "few": 1.0}}, over="tokens")
+    names = ["many", "few"]
+    points = {0: [1.0, 1.0], 100: [2.0, 1.0], 300: [0.0, 1.0], 700: [1.0, 0.0]}
+    later = {at: dict(zip(names, one, strict=True)) for at, one in points.items() if at}
+    schedule = hr.WeightSchedule(later, over="tokens")
+    lengths = {0: 4, 5: 11, 9: 4}
 
-    def loader(seq_len: int, schedule: hr.WeightSchedule | None = schedule) -> hr.DataLoader:
+    def ranks(seq_len: int, world: int, schedule: hr.WeightSchedule | None = schedule) -> list[hr.DataLoader]:
         data = mixture(samples, seq_len, "concat", {"many": 1.0, "few": 1.0}, schedule=schedule)
-        return hr.DataLoader(data, global_batch_size=6, num_workers=0)
+        return mixtures.loaders(data, world, global_batch_size=6, seed=1, num_workers=0)
 
-    before = next(iter(loader(4, None))).state
-    message = r'seq_len cannot change from 4 to 8: the weights follow(.|\n)*hint: a schedule over="steps"'
-    with pytest.raises(hr.StateMismatch, match=message):
-        loader(8).load_state_dict(before, strict=False)
-    state = next(iter(loader(4))).state
-    with pytest.raises(hr.StateMismatch, match="seq_len is 8 here and 4 in the state"):
-        loader(8).load_state_dict(state)
-    message = r"the weights follow(.|\n)*it cannot change any more in this run"
-    with pytest.raises(hr.StateMismatch, match=message):
-        loader(8).load_state_dict(state, strict=False)
-    with pytest.raises(hr.StateMismatch, match=message):
-        loader(8, None).load_state_dict(state, strict=False)
+    state: dict[str, Any] | None = None
+    found: dict[int, int] = {}
+    for (first, seq_len), count in zip(lengths.items(), (5, 4, 20), strict=True):
+        here = ranks(seq_len, 1 + first % 3)
+        if state is not None:
+            with pytest.raises(hr.StateMismatch, match=f"seq_len is {seq_len} here and"):
+                here[0].load_state_dict(state)
+            load(here, state, (lengths[max(one for one in lengths if one < first)], seq_len))
+        taken = mixtures.steps(here, count)
+        found |= {row: one[0] for step in taken for row, one in step.rows.items()}
+        state = hr.State.merge(taken[-1].parts)
+        check_resume(
+            here[0].dataset, state=state, steps=2, global_batch_size=6, world_sizes=(1, 2, 3), loader={"num_workers": 0}
+        )
+    by_round: dict[int, list[float]] = {}
+    for at, weights in points.items():
+        row = tokens = 0
+        while tokens < at:
+            tokens += lengths[max(first for first in lengths if first <= row // 6)]
+            row += 1
+        by_round[ceil(row / 6)] = weights
+    assert len(by_round) == 4
+    reference = MixtureReference(seed=1, lanes=6, source_lanes=[6, 6], weights=by_round)
+    assert [found[row] for row in sorted(found)] == [drawn.source for drawn in reference.up_to(len(found))]
+    # A schedule that comes with a change counts all that was given before.
+    before = next(iter(ranks(4, 1, None)[0])).state
+    [loader] = ranks(8, 1)
+    with pytest.warns(UserWarning, match="headrace: ") as caught:
+        loader.load_state_dict(before, strict=False)
+    assert sorted(str(one.message)[:27] for one in caught) == [
+        "headrace: seq_len changes f",
+        "headrace: the mixture chang",
+    ]
+    sources = [source for batch in islice(loader, 30) for source in batch["source"].tolist()]
+    # 24 tokens and rows of 8: 100 of them end in round 3, 300 in round 7, 700 in round 16.
+    weights = {0: [1.0, 1.0], 3: [2.0, 1.0], 7: [0.0, 1.0], 16: [1.0, 0.0]}
+    reference = MixtureReference(seed=1, lanes=6, source_lanes=[6, 6], weights=weights)
+    assert sources == [drawn.source for drawn in reference.up_to(186)[6:]]
+
+
+@pytest.mark.parametrize("per_batch", [False, True])
+def test_packed_columns_beside_other_rows_change_with_them(
+    tmp_path: Path, write: CorpusWriter, per_batch: bool
+) -> None:
+    corpus, samples = write(seeded(5, files=2, groups=3, documents=8, longest=20)), mixtures.lines(tmp_path, {"a": 40})
+
+    def mixed(seq_len: int) -> hr.MixDataset:
+        rows = samples["a"].flat_map(mixtures.one_each).pack(seq_len)
+        return hr.mix({"web": (corpus.open(seq_len=seq_len), 2.0), "rows": (rows, 1.0)}, per_batch=per_batch)
+
+    run: dict[str, Any] = {"global_batch_size": 6, "seed": 1, "num_workers": 0}
+    found: list[list[int]] = [[] for _ in range(6)]
+    state: dict[str, Any] | None = None
+    before = 0
+    for seq_len, world in ((4, 1), (9, 2), (5, 3)):
+        here = mixtures.loaders(mixed(seq_len), world, **run)
+        if state is not None:
+            load(here, state, (before, seq_len))
+        taken = mixtures.steps(here, 4)
+        for step in taken:
+            for row, (source, tokens) in sorted(step.rows.items()):
+                found[row % 6] += tokens if source == 0 else []
+        state, before = hr.State.merge(taken[-1].parts), seq_len
+        arguments = {"seed": 1, "num_workers": 0}
+        check_resume(mixed(seq_len), state=state, steps=2, global_batch_size=6, world_sizes=(1, 3), loader=arguments)
+    assert [(one["before"], one["after"]) for one in state["changes"]] == [(4, 9), (9, 5)] if state else False
+    alone: list[list[int]] = [[] for _ in range(6)]
+    for batch in islice(hr.DataLoader(hr.open(corpus.folder).select(["tokens"]).pack(1), **run), 120):
+        for row, tokens in zip(batch.rows.tolist(), batch["tokens"].tolist(), strict=True):
+            alone[row % 6] += tokens
+    assert min(map(len, found)) > 10
+    assert found == [lane[: len(own)] for lane, own in zip(alone, found, strict=True)]

@@ -340,13 +340,3 @@ def test_changes_that_cannot_have_been_are_refused(
 
 def _step(line: dict[str, Any]) -> int:
     return line["step"]
-
-
-def test_rows_of_a_mixture_keep_their_length(corpus: Corpus) -> None:
-    def mixed(seq_len: int) -> hr.DataLoader:
-        return hr.DataLoader(hr.mix({"a": (corpus.open(seq_len=seq_len, **PACKING), 1)}), global_batch_size=4)
-
-    loader = mixed(6)
-    take(loader, 2)
-    with pytest.raises(hr.StateMismatch, match="seq_len of source 'a' is 9 here and 6 in the state\nhint: rows of"):
-        mixed(9).load_state_dict(loader.state_dict(), strict=False)

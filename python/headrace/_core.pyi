@@ -259,6 +259,7 @@ class Run:
         pad: bool,
         changes: list[tuple[int, int]] = ...,
     ) -> Run: ...
+    def in_mixture(self, mixture: Mixture, source: int) -> Run: ...
     @property
     def weight(self) -> int: ...
     @property
@@ -298,6 +299,9 @@ class Mixture:
         phases: list[tuple[int, int, int, list[float]]],
         limits: list[int | None],
         stop: bool,
+        seq_len: int = 1,
+        overlap: int = 0,
+        changes: list[tuple[int, int]] = ...,
     ) -> Mixture: ...
     @property
     def rows(self) -> int | None: ...

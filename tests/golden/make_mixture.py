@@ -30,7 +30,7 @@ def golden() -> list[dict[str, Any]]:
     """The points of each source, and each row as [source, row of the source]."""
     cases = []
     for run in RUNS:
-        rows = MixtureReference(**run).up_to(ROWS)
+        rows = [(drawn.source, drawn.row) for drawn in MixtureReference(**run).up_to(ROWS)]
         cases.append({**run, "points": [points(weights) for weights in run["weights"].values()], "rows": rows})
     return cases
 

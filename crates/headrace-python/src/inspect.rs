@@ -101,7 +101,7 @@ pub(crate) fn shares(
     prefetch: usize,
 ) -> PyResult<(u64, usize)> {
     check_rank(world, 0)?;
-    let shares = Shares::new(&[&run.0], &options(steps, world, 0, (workers, memory, prefetch))).map_err(to_python)?;
+    let shares = Shares::new(&run.0, &options(steps, world, 0, (workers, memory, prefetch))).map_err(to_python)?;
     Ok((shares.fixed, shares.block))
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use headrace::cancel::Cancel;
 use headrace::engine::{self, LayOut, Options};
-use headrace::order::{self, Exhausted, Phase};
+use headrace::order::{self, Exhausted, Phase, Strides};
 use pyo3::prelude::*;
 
 use crate::batch::{Batch, Runs, SourceTuple};
@@ -23,10 +23,13 @@ impl Mixture {
     #[classattr]
     const MOST_ROUNDS: u64 = order::MOST_ROUNDS;
 
-    /// From phases: (first round, its draw, rounds a draw, weights). `limits` are the rows that each source has; where
-    /// one has no row left, the mixture ends if `stop`, or else goes on without it.
+    /// From phases: (first round, its draw, rounds a draw, weights). `limits` are the tokens that the lanes of each source
+    /// are dealt, of which the last `overlap` of each begin no row; where one has no row left, the mixture ends if
+    /// `stop`, or else goes on without it. Rows have `seq_len` tokens, 1 where they are counted themselves, and by `changes`
+    /// others from some rounds on.
     #[new]
-    #[pyo3(signature = (*, seed, lanes, together, source_lanes, phases, limits, stop))]
+    #[pyo3(signature = (*, seed, lanes, together, source_lanes, phases, limits, stop, seq_len = 1, overlap = 0,
+                        changes = vec![]))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of one call from loading/mixture.py")]
     fn new(
         py: Python<'_>,
@@ -37,13 +40,19 @@ impl Mixture {
         phases: Vec<(u64, u64, u64, Vec<f64>)>,
         limits: Vec<Option<u64>>,
         stop: bool,
+        seq_len: u64,
+        overlap: u64,
+        changes: Vec<(u64, u64)>,
     ) -> PyResult<Self> {
         let phase = |(round, draw, every, weights)| Phase { round, draw, every, weights };
         let phases = phases.into_iter().map(phase).collect();
         let exhausted = if stop { Exhausted::Stop } else { Exhausted::Leave };
         let made = py.detach(|| {
-            let mut mixture = order::Mixture::new(seed, lanes, together, source_lanes, phases)?;
-            mixture.limit(&limits, exhausted)?;
+            let mut changes = changes.into_iter();
+            let lengths =
+                changes.try_fold(Strides::new(seq_len), |lengths, (round, seq_len)| lengths.changed(round, seq_len))?;
+            let mut mixture = order::Mixture::new(seed, lanes, together, source_lanes, phases, lengths)?;
+            mixture.limit(&limits, overlap, exhausted)?;
             Ok(mixture)
         });
         made.map(|mixture| Self(Arc::new(mixture))).map_err(to_python)

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 
 use crate::errors::to_python;
 use crate::index::Index;
+use crate::mixture::Mixture;
 
 /// A token column in its order, packed.
 #[pyclass(frozen, module = "headrace._core")]
@@ -46,6 +47,12 @@ impl Run {
         let pack = PackSpec { seq_len, overlap, specials, boundaries, wide, pad_id };
         let remainder = if pad { Remainder::Pad } else { Remainder::Drop };
         let run = engine::Run::new(index, column, spec, pack, &changes, epochs, remainder);
+        run.map(|run| Self(Arc::new(run))).map_err(to_python)
+    }
+
+    /// The same as a source of a mixture, whose rows change their length where those of its rounds do.
+    fn in_mixture(&self, py: Python<'_>, mixture: &Mixture, source: usize) -> PyResult<Self> {
+        let run = py.detach(|| self.0.in_mixture(&mixture.0, source));
         run.map(|run| Self(Arc::new(run))).map_err(to_python)
     }
 

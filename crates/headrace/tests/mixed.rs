@@ -10,7 +10,7 @@ use arrow::array::{ArrayRef, Int32Builder, ListBuilder, RecordBatch};
 use headrace::cancel::Cancel;
 use headrace::engine::{Batch, Engine, LayOut, MixedEngine, Next, Numbers, Options, PackSpec, Run, mixed_sources};
 use headrace::index::{Index, OpenOptions, Progress};
-use headrace::order::{Mixture, OrderSpec, Phase, Remainder, rank_rows};
+use headrace::order::{Mixture, OrderSpec, Phase, Remainder, Strides, rank_rows};
 use headrace::pack::Specials;
 use headrace::state::Steps;
 use parquet::arrow::ArrowWriter;
@@ -75,7 +75,7 @@ fn rows(next: impl Fn() -> headrace::Result<Next>) -> Vec<(u64, usize, Vec<i32>)
     loop {
         match next().unwrap() {
             Next::Batch(batch) => {
-                let tokens = numbers(&batch).chunks(ROW).map(<[i32]>::to_vec);
+                let tokens = numbers(&batch).chunks(batch.arrays[0].width.unwrap()).map(<[i32]>::to_vec);
                 let found = batch.rows.iter().enumerate().zip(tokens);
                 rows.extend(found.map(|((place, &row), tokens)| (row, batch.source(place), tokens)));
             }
@@ -95,7 +95,7 @@ fn rows_are_those_of_each_run_alone_on_any_ranks_and_with_any_windows() {
     ];
     let weights = vec![5.0, 3.0, 1.0, 0.0];
     let phases = vec![Phase { round: 0, draw: 0, every: 1, weights }];
-    let mixture = Arc::new(Mixture::new(3, LANES, false, vec![12, 6, 1, 1], phases).unwrap());
+    let mixture = Arc::new(Mixture::new(3, LANES, false, vec![12, 6, 1, 1], phases, Strides::new(ROW as u64)).unwrap());
     let sources: Vec<Option<Arc<Run>>> = runs.iter().cloned().map(Some).chain([None]).collect();
     let options = options(folder.path());
     // Each source alone, and its rows in the order in which its lanes are drawn.
@@ -144,12 +144,77 @@ fn rows_are_those_of_each_run_alone_on_any_ranks_and_with_any_windows() {
 }
 
 #[test]
+fn rows_change_their_length_with_the_rounds_of_the_mixture() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = [
+        run(&folder.path().join("a"), 0..400, 12, 3),
+        run(&folder.path().join("b"), 1000..1200, 6, 20),
+        run(&folder.path().join("c"), 2000..2012, 1, 2),
+    ];
+    let phases = vec![Phase { round: 0, draw: 0, every: 1, weights: vec![5.0, 3.0, 1.0] }];
+    let lengths = Strides::new(ROW as u64).changed(20, 9).unwrap().changed(33, 3).unwrap();
+    let mixture = Arc::new(Mixture::new(3, LANES, false, vec![12, 6, 1], phases, lengths.clone()).unwrap());
+    let sources: Vec<Option<Arc<Run>>> =
+        (0..3).map(|source| Some(Arc::new(runs[source].in_mixture(&mixture, source).unwrap()))).collect();
+    assert!(runs[0].in_mixture(&mixture, 1).is_err());
+    let options = options(folder.path());
+    // The streams of each source's lanes, and what the mixture's lanes take of them in turn.
+    let mut streams: Vec<Vec<Vec<i32>>> = runs
+        .iter()
+        .map(|run| {
+            let lanes = run.rows().lanes;
+            let options = Options { steps: Steps::new(lanes).unwrap(), stop: Some(720), ..options.clone() };
+            let engine = Engine::start(Arc::clone(run), options).unwrap();
+            let mut streams = vec![Vec::new(); lanes as usize];
+            for (row, _, tokens) in rows(|| engine.next(Duration::from_secs(1))) {
+                streams[(row % lanes) as usize].extend(tokens);
+            }
+            streams
+        })
+        .collect();
+    let wanted: Vec<_> = (0..60 * LANES)
+        .map(|row| {
+            let source = mixture.source(row);
+            let lane = mixture.source_lane(source, row % LANES);
+            let length = lengths.of(row / LANES) as usize;
+            (row, source, streams[source][lane as usize].drain(..length).collect::<Vec<_>>())
+        })
+        .collect();
+    for layout in [LayOut::Never, LayOut::Always(64), LayOut::Auto] {
+        for (world, start) in [(1, 33), (2, 40), (3, 33), (4, 47), (12, 41), (1, 59)] {
+            for rank in 0..world {
+                let options = Options { world, rank, start, layout, ..options.clone() };
+                let engine = MixedEngine::start(Arc::clone(&mixture), &sources, options).unwrap();
+                let own = (start..60).flat_map(|step| rank_rows(LANES, step * LANES, LANES, world, rank));
+                let own: Vec<_> = own.map(|row| wanted[row as usize].clone()).collect();
+                assert_eq!(rows(|| engine.next(Duration::from_secs(1))), own, "{layout:?}, {rank} of {world}");
+            }
+        }
+    }
+    let before = MixedEngine::start(Arc::clone(&mixture), &sources, Options { start: 32, ..options.clone() });
+    assert_eq!(before.unwrap_err().to_string(), "step 32 lies before row 396, where rows change their length");
+    let alike: Vec<_> = runs.iter().cloned().map(Some).collect();
+    assert!(MixedEngine::start(Arc::clone(&mixture), &alike, Options { start: 33, ..options.clone() }).is_err());
+    // But any one step is told of.
+    for step in [0, 19, 20, 32, 33] {
+        let options = Options { start: step, ..options.clone() };
+        let batch = mixed_sources(Arc::clone(&mixture), &sources, options, &Cancel::new()).unwrap().unwrap();
+        let width = batch.arrays[0].width.unwrap();
+        assert_eq!(width as u64, lengths.of(step));
+        for (place, tokens) in numbers(&batch).chunks(width).enumerate() {
+            assert_eq!(tokens, wanted[step as usize * LANES as usize + place].2);
+            assert_eq!(batch.sources(place).iter().map(|span| span.tokens as usize).sum::<usize>(), width);
+        }
+    }
+}
+
+#[test]
 fn runs_that_are_not_alike_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let run = run(&folder.path().join("a"), 0..400, 12, 3);
     let mixture = |lanes, weight| {
         let phases = vec![Phase { round: 0, draw: 0, every: 1, weights: vec![1.0, weight] }];
-        Arc::new(Mixture::new(3, LANES, false, vec![lanes, 12], phases).unwrap())
+        Arc::new(Mixture::new(3, LANES, false, vec![lanes, 12], phases, Strides::new(ROW as u64)).unwrap())
     };
     let start = |mixture, runs: &[_]| MixedEngine::start(mixture, runs, options(folder.path()));
     assert!(start(mixture(12, 0.0), &[Some(Arc::clone(&run)), None]).is_ok());

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headrace import _core
 from headrace._changes import Adapted
 from headrace.errors import StateMismatch
 from headrace.state import steps_of
 
-__all__ = ["Lengths", "length_of", "lengths_until", "with_length"]
+__all__ = ["Lengths", "length_of", "with_length"]
 
 _KIND: Final = "seq_len"
 """Of a state's changes."""
@@ -50,19 +51,6 @@ def length_of(state: Mapping[str, Any], first: Any) -> Any:
     return next((line["after"] for line in reversed(state["changes"]) if line["kind"] == _KIND), first)
 
 
-def lengths_until(row: int, changes: Sequence[Mapping[str, Any]], last: int) -> list[tuple[int, int, int]]:
-    """How long the first `row` rows of a run are, in stretches: first row, the row after the last one, length.
-
-    Args:
-        row: see above.
-        changes: that the run's state tells of.
-        last: the length after all of them.
-    """
-    own = [line for line in changes if line["kind"] == _KIND]
-    ends = [*(min(line["row"], row) for line in own), row]
-    return list(zip([0, *ends[:-1]], ends, [*(line["before"] for line in own), last], strict=True))
-
-
 @dataclass(frozen=True)
 class Lengths:
     """How long rows are in a run whose every row is found by arithmetic."""
@@ -73,6 +61,14 @@ class Lengths:
     """From which rows on it is another one, in order."""
     last: Mapping[str, Any] | None
     """What the state tells of the last change."""
+
+    @staticmethod
+    def told(changes: Sequence[Mapping[str, Any]], seq_len: int) -> "Lengths":
+        """Those of a state's changes that were checked, with rows of `seq_len` behind them."""
+        lines = [line for line in changes if line["kind"] == _KIND]
+        if not lines:
+            return Lengths(seq_len, (), None)
+        return Lengths(lines[0]["before"], tuple((line["row"], line["after"]) for line in lines), lines[-1])
 
     @staticmethod
     def of(state: Mapping[str, Any] | None, seq_len: int) -> "Lengths":
@@ -96,7 +92,34 @@ class Lengths:
             length, row = after, line["row"]
         if length != seq_len:
             raise StateMismatch(f"state: by its changes seq_len is {length}, its pipeline says {seq_len}")
-        return Lengths(lines[0]["before"], tuple((line["row"], line["after"]) for line in lines), lines[-1])
+        return Lengths.told(lines, seq_len)
+
+    def row_of(self, token: int) -> int:
+        """The first row before which a run has given so many tokens, an overlap's once, or more."""
+        row, length = 0, self.first
+        for change, after in self.changes:
+            if token <= (change - row) * length:
+                break
+            token -= (change - row) * length
+            row, length = change, after
+        return row + -(-token // length)
+
+    def tokens(self, rows: int) -> int:
+        """What the first `rows` rows of a run hold, an overlap's tokens once."""
+        return self._tokens(rows, [row for row, _ in self.changes])
+
+    def tokens_of(self, mixture: _core.Mixture, rows: Sequence[int]) -> list[int]:
+        """What the first rows of each source of a mixture hold, likewise; `rows` are how many they are."""
+        before = [mixture.counts(change) for change, _ in self.changes]
+        return [self._tokens(count, [own[number] for own in before]) for number, count in enumerate(rows)]
+
+    def _tokens(self, rows: int, before: Sequence[int]) -> int:
+        """What some rows hold, of which so many come before each change."""
+        tokens, length = rows * self.first, self.first
+        for (_, after), earlier in zip(self.changes, before, strict=True):
+            tokens += max(0, rows - earlier) * (after - length)
+            length = after
+        return tokens
 
     def check_seek(self, step: int) -> None:
         """Refuses to go on at a step whose rows have another length than those to come.

@@ -118,6 +118,11 @@ class MixtureDriver(CountedDriver[RunArguments, runs.Run]):
         dataset = self.kept.of_mixture(self.dataset, begin.state)
         self._resume(begin.then(states.adapted(dataset, begin.state, strict=strict)))
 
+    def seek(self, step: int) -> None:
+        """See `Driver.seek`."""
+        self.here()[0].lengths.check_seek(step)
+        super().seek(step)
+
     def set_global_batch_size(self, rows: int) -> None:
         """See `Driver.set_global_batch_size`."""
         run, position = self.here()
@@ -156,7 +161,7 @@ class MixtureDriver(CountedDriver[RunArguments, runs.Run]):
             "step": position.step,
             "epoch": self.epoch,
             "position": position.row,
-            "tokens": position.row * run.seq_len,
+            "tokens": run.lengths.tokens(position.row),
             "lanes": run.lanes,
             "sources": sources,
         }

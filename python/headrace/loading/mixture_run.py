@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from headrace.state import ORDER, SCHEMA
 from . import mixture_state as states
 from .counted import Position
 from .exclusion import exclusion_of
+from .lengths import Lengths
 from .mixture_changes import check_counts, rules
 from .mixture_weights import Weighting, check_enough, largest_shares, phases
 from .packed_exclusion import Masking, masking
@@ -44,12 +45,21 @@ class Part:
     """None once the source was taken out of the mixture."""
     lanes: int
     window: int
+    dealt: int | None
+    """Tokens of all its passes; None if it never is exhausted."""
     limit: int | None
-    """Rows after which it is exhausted; None if it never is."""
+    """Rows that it holds, as long as they are; None likewise."""
     core: _core.Run | None
     """None if it has no token, or was taken out."""
     fixed: Mapping[str, Any] = field(repr=False)
     """What a state says of its data."""
+
+    def within(self, mixture: _core.Mixture, number: int) -> "Part":
+        """The same where rows of the mixture change their length."""
+        if self.core is None:
+            return self
+        core = self.core.in_mixture(mixture, number)
+        return replace(self, core=core, limit=core.row_count)
 
     def cut(self) -> float:
         """The share of documents that a lane's end cuts, at most."""
@@ -71,6 +81,8 @@ class Run:
     lanes: int
     weights: tuple[Weighting, ...]
     """Which weights hold from which round on: a past that was changed by hand stays."""
+    lengths: Lengths
+    """seq_len, and where it changed."""
     fixed: Mapping[str, Any] = field(repr=False)
     """The part of a state that does not change during a run."""
     masking: Masking | None
@@ -82,11 +94,6 @@ class Run:
     def ranks(self) -> tuple[int, int]:
         """The rank, and the number of ranks."""
         return self.rank, self.world_size
-
-    @property
-    def seq_len(self) -> int:
-        """Tokens of a row, an overlap's once."""
-        return next(iter(self.dataset.packed.values())).packing.seq_len
 
     def at(self, position: Position, step: int) -> Position:
         """Another step of the run."""
@@ -161,11 +168,12 @@ class Run:
 
     def progress(self, row: int) -> list[dict[str, Any]]:
         """What each source gave up to a row: ``rows``, ``tokens`` and in which ``epoch`` it is."""
-        progress: list[dict[str, Any]] = []
-        for part, rows in zip(self.parts, self.given(row), strict=True):
-            tokens = rows * self.seq_len
-            progress.append({"rows": rows, "tokens": tokens, "epoch": tokens // max(1, part.fixed["weight"])})
-        return progress
+        counts = self.given(row)
+        tokens = self.lengths.tokens_of(self.core, counts)
+        return [
+            {"rows": rows, "tokens": own, "epoch": own // max(1, part.fixed["weight"])}
+            for part, rows, own in zip(self.parts, counts, tokens, strict=True)
+        ]
 
     def state(self, position: Position) -> dict[str, Any]:
         """The state at a position, as plain JSON types."""
@@ -213,11 +221,13 @@ def start(
         else tuple(Weighting.load(entry) for entry in state["pipeline"]["weights"])
     )
     shares = largest_shares(weights[-1], names)
+    lengths = Lengths.of(state, states.packing_of(dataset).seq_len)
     parts = tuple(
-        _part(dataset, name, fixed, given, share, saved.get(name)) for name, share in zip(names, shares, strict=True)
+        _part(dataset, name, fixed, given, share, lengths.first, saved.get(name))
+        for name, share in zip(names, shares, strict=True)
     )
     masked = masking(exclusion, [part.dataset for part in parts])
-    run = _run(dataset, parts, (world_size, rank), weights, fixed, masked, position)
+    run = _run(dataset, parts, (world_size, rank), weights, lengths, fixed, masked, position)
     if state is not None:
         check_counts(state, run.progress(position.row))
     return run, position
@@ -229,7 +239,16 @@ def with_steps(run: Run, position: Position) -> Run:
     Raises:
         ValueError: if a batch is too large for the data, or does not go with the lanes.
     """
-    return _run(run.dataset, run.parts, (run.world_size, run.rank), run.weights, run.fixed, run.masking, position)
+    return _run(
+        run.dataset,
+        run.parts,
+        (run.world_size, run.rank),
+        run.weights,
+        run.lengths,
+        run.fixed,
+        run.masking,
+        position,
+    )
 
 
 def on_other_ranks(
@@ -253,23 +272,28 @@ def _run(
     parts: tuple[Part, ...],
     ranks: tuple[int, int],
     weights: tuple[Weighting, ...],
+    lengths: Lengths,
     fixed: Mapping[str, Any],
     masked: Masking | None,
     position: Position,
 ) -> Run:
     lanes: int = fixed["lanes"]
     names = [part.name for part in parts]
-    seq_len = next(iter(dataset.packed.values())).packing.seq_len
     core = _core.Mixture(
         seed=fixed["seed"],
         lanes=lanes,
         together=dataset.per_batch,
         source_lanes=[part.lanes for part in parts],
-        phases=phases(weights, names, position.steps, lanes, seq_len, per_batch=dataset.per_batch),
-        limits=[part.limit for part in parts],
+        phases=phases(weights, names, position.steps, lanes, lengths, per_batch=dataset.per_batch),
+        limits=[part.dealt for part in parts],
         stop=dataset.on_exhausted == "stop",
+        seq_len=lengths.first,
+        overlap=states.packing_of(dataset).overlap,
+        changes=[(row // lanes, seq_len) for row, seq_len in lengths.changes],
     )
-    run = Run(core, dataset, parts, *ranks, lanes, weights, fixed, masked)
+    if lengths.changes:
+        parts = tuple(part.within(core, number) for number, part in enumerate(parts))
+    run = Run(core, dataset, parts, *ranks, lanes, weights, lengths, fixed, masked)
     check_enough(core, position.steps, {part.name: part.limit for part in parts})
     run.check_row(position.row)
     return run
@@ -281,6 +305,7 @@ def _part(
     fixed: Mapping[str, Any],
     given: RunArguments,
     share: int,
+    seq_len: int,
     saved: Mapping[str, Any] | None,
 ) -> Part:
     """A source in its order: as it was saved, or as its defaults are.
@@ -289,12 +314,14 @@ def _part(
         StateMismatch: if a window is given that is not the saved one.
     """
     data = dataset.packed.get(name)
+    rules = fixed["pipeline"]
+    passes: int | None = rules["max_epochs"].get(name, None if rules["on_exhausted"] == "repeat" else 1)
     if data is None:
         if saved is None:
             raise AssertionError(f"source {name!r} is neither in the dataset nor in the state")
         kept = {key: saved[key] for key in states.SOURCE}
-        lanes, window, limit = saved["lanes"], saved["window"], saved["limit"]
-        return Part(name=name, dataset=None, lanes=lanes, window=window, limit=limit, core=None, fixed=kept)
+        own = {key: saved[key] for key in ("lanes", "window", "limit")}
+        return Part(name=name, dataset=None, dealt=_dealt(saved["weight"], passes), **own, core=None, fixed=kept)
     chunks = data.core.row_group_count
     if saved is not None and saved["lanes"] is not None:
         lanes, window = saved["lanes"], choose("window", given.window, saved, 1)
@@ -302,7 +329,7 @@ def _part(
         tokens = max(_WINDOW_TOKENS, fixed["lanes"] * _WINDOW_TOKENS_PER_LANE) * share >> 48
         window = given.window or min(max(1, -(-tokens * chunks // max(1, data.weight))), max(1, chunks))
         lanes = _core.default_lanes(fixed["lanes"], data.rows, chunks, window) if fixed["shuffle"] else 1
-    passes, packing = dataset.passes(name), data.packing
+    packing = data.packing
     core = data.weight and _core.Run(
         data.core,
         packing.column,
@@ -310,7 +337,7 @@ def _part(
         shuffle=fixed["shuffle"],
         lanes=lanes,
         window=window,
-        seq_len=packing.seq_len,
+        seq_len=seq_len,
         overlap=packing.overlap,
         bos_id=packing.bos_id,
         eos_id=packing.eos_id,
@@ -320,6 +347,18 @@ def _part(
         epochs=passes,
         pad=False,
     )
-    limit = core.row_count if core else 0
-    kept = states.described(name, data)
-    return Part(name=name, dataset=data, lanes=lanes, window=window, limit=limit, core=core or None, fixed=kept)
+    return Part(
+        name=name,
+        dataset=data,
+        lanes=lanes,
+        window=window,
+        dealt=_dealt(data.weight, passes),
+        limit=core.row_count if core else 0,
+        core=core or None,
+        fixed=states.described(name, data),
+    )
+
+
+def _dealt(weight: int, passes: int | None) -> int | None:
+    """Tokens of all passes over a source, of which one holds `weight`; None without end."""
+    return None if weight and passes is None else weight * (passes or 0)

@@ -4,18 +4,25 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from headrace._changes import Adapted
-from headrace.dataset import PackedDataset
+from headrace.dataset import PackedDataset, Packing
 from headrace.errors import StateMismatch
 from headrace.mixing import MixDataset
 from headrace.state import MAX_LANES
 
+from .lengths import with_length
 from .mixture_changes import changed, check_kept, check_pipeline, fields, is_count
+from .mixture_weights import Weighting
 from .packed_run import check_source, source
 
-__all__ = ["SOURCE", "adapted", "described"]
+__all__ = ["SOURCE", "adapted", "described", "packing_of"]
 
 SOURCE: Final = ("name", "identity", "content", "files", "row_groups", "rows", "tokens", "weight", "packing")
 """What a state says of a source's data."""
+
+
+def packing_of(dataset: MixDataset) -> Packing:
+    """How rows are packed: that of the first source, to which those of all others are alike."""
+    return next(iter(dataset.packed.values())).packing
 
 
 def described(name: str, dataset: PackedDataset) -> dict[str, Any]:
@@ -26,8 +33,8 @@ def described(name: str, dataset: PackedDataset) -> dict[str, Any]:
 def adapted(dataset: MixDataset, state: Mapping[str, Any], *, strict: bool) -> Adapted:
     """A state whose form was checked, as the beginning of a run over a dataset.
 
-    With `strict` off weights may be others from here on, sources may come and go, and data may have moved: the state
-    tells of it. What was given before stays as it was.
+    With `strict` off weights may be others from here on, sources may come and go, data may have moved, and rows may
+    have another length where a round of lanes begins: the state tells of it. What was given before stays as it was.
 
     Raises:
         StateMismatch: naming the first difference that is not allowed.
@@ -44,10 +51,9 @@ def adapted(dataset: MixDataset, state: Mapping[str, Any], *, strict: bool) -> A
             continue
         packing = saved[name]["packing"]
         for key, wanted in data.packing.identity().items():
-            if key not in packing or packing[key] != wanted:
+            if key not in packing or (packing[key] != wanted and key != "seq_len"):
                 found = packing.get(key)
-                hint = "\nhint: rows of a mixture keep their length; begin a new run" if key == "seq_len" else ""
-                raise StateMismatch(f"{key} of source {name!r} is {wanted!r} here and {found!r} in the state{hint}")
+                raise StateMismatch(f"{key} of source {name!r} is {wanted!r} here and {found!r} in the state")
         now = source(data)
         if text := check_source(data, now, saved[name], strict=strict, which=f"source {name!r}"):
             moved[name] = now["identity"]
@@ -55,8 +61,22 @@ def adapted(dataset: MixDataset, state: Mapping[str, Any], *, strict: bool) -> A
     begin = Adapted(dict(state))
     if moved:
         begin = begin.noted("data moved", {name: saved[name]["identity"] for name in moved}, moved, *texts)
+    begin = begin.then(with_length(begin.state, _length(state, saved), packing_of(dataset).seq_len, strict=strict))
     begin = begin.then(changed(dataset, begin.state, list(saved), strict=strict))
     return begin._replace(state=begin.state | {"sources": [*saved.values(), *added]})
+
+
+def _length(state: Mapping[str, Any], saved: Mapping[str, Mapping[str, Any]]) -> Any:
+    """How long rows are by a state. Of sources that were taken out they may have had another length.
+
+    Raises:
+        StateMismatch: if the sources that it has differ in it.
+    """
+    names = Weighting.load(state["pipeline"]["weights"][-1]).names
+    lengths = [entry["packing"].get("seq_len") for name, entry in saved.items() if name in names]
+    if any(length != lengths[0] for length in lengths):
+        raise StateMismatch(f"state: expected the rows of all sources to have one seq_len, found {lengths}")
+    return lengths[0]
 
 
 def _checked(state: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -7,6 +7,8 @@ from typing import Any
 from headrace import _core
 from headrace.mixing import WeightSchedule
 
+from .lengths import Lengths
+
 __all__ = ["Phase", "Weighting", "check_enough", "largest_shares", "phases"]
 
 Phase = tuple[int, int, int, list[float]]
@@ -71,7 +73,7 @@ def phases(
     names: Sequence[str],
     steps: _core.Steps,
     lanes: int,
-    seq_len: int,
+    lengths: Lengths,
     *,
     per_batch: bool,
 ) -> list[Phase]:
@@ -82,7 +84,7 @@ def phases(
         names: of the sources by number.
         steps: of the run.
         lanes: N.
-        seq_len: tokens of a row, for schedules over tokens.
+        lengths: tokens of rows, for schedules over tokens.
         per_batch: whether a draw decides all rounds of a step.
 
     Raises:
@@ -94,7 +96,7 @@ def phases(
     for number, weighting in enumerate(weights):
         end = weights[number + 1].round if number + 1 < len(weights) else _core.Mixture.MOST_ROUNDS
         for at, piece in weighting.schedule.pieces():
-            row = steps.row_of(at) if weighting.schedule.over == "steps" else -(-at // seq_len)
+            row = steps.row_of(at) if weighting.schedule.over == "steps" else lengths.row_of(at)
             if per_batch:
                 row = steps.row_of(_step_at(steps, row))
             first = max(weighting.round, -(-row // lanes))

@@ -20,7 +20,7 @@ use super::run::Run;
 use super::shares::Shares;
 use super::supply::{AHEAD_BYTES, Supply};
 use crate::cancel::Cancel;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::state::Steps;
 
 /// What a rank wants of a run.
@@ -56,6 +56,19 @@ impl Options {
     /// Whether only the first step is wanted.
     pub fn is_one_step(&self) -> bool {
         self.stop == Some(self.start + 1)
+    }
+
+    /// Refuses steps of rows of several lengths, which change at row `changed` for the last time.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] that names both.
+    pub(super) fn check_behind(&self, changed: u64) -> Result<()> {
+        let step = self.start;
+        if self.steps.row_of(step) < changed && !self.is_one_step() {
+            let message = format!("step {step} lies before row {changed}, where rows change their length");
+            return Err(Error::Argument(message));
+        }
+        Ok(())
     }
 }
 

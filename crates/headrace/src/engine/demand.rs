@@ -116,21 +116,27 @@ impl Demand {
         match &self.drawn {
             Some(drawn) => {
                 let at = drawn.takers.lanes.partition_point(|&own| own < lane);
-                drawn.here.rows.get(at).map_or(0, |given| self.run.rows().strides.token(*given))
+                drawn.here.rows.get(at).map_or(0, |given| self.run.rows().strides.lane(lane).token(*given))
             }
             None => self.run.rows().lane_token(lane, self.options.steps.row_of(self.step)),
         }
     }
 
-    /// Rows that are needed at a time, at most: those of a step, and of each lane what it may be behind others.
-    pub fn most_rows(&self) -> (u64, u64) {
-        let rows = self.options.steps.largest_batch_from(self.options.start) / self.options.world;
+    /// Tokens that are needed at a time, at most: those of a step, and of each lane what it may be behind others.
+    pub fn most_tokens(&self) -> (u64, u64) {
+        let (options, own) = (&self.options, self.run.rows());
+        let rows = options.steps.largest_batch_from(options.start) / options.world;
         match &self.drawn {
             Some(drawn) => {
-                let share = drawn.takers.part.mixture.largest_share(drawn.takers.part.source, drawn.here.round);
-                ((rows as f64 * share).ceil() as u64, SPREAD)
+                let Part { mixture, source } = &drawn.takers.part;
+                let share = mixture.largest_share(*source, drawn.here.round);
+                let row = mixture.lengths().of(drawn.here.round) + own.overlap;
+                (((rows as f64 * share).ceil() as u64).saturating_mul(row), SPREAD.saturating_mul(row))
             }
-            None => (rows, 1),
+            None => {
+                let row = own.row_tokens(options.steps.row_of(options.start));
+                (rows.saturating_mul(row), row)
+            }
         }
     }
 

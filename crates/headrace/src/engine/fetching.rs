@@ -20,7 +20,7 @@ use crate::order::rank_lanes;
 /// # Errors
 /// [`crate::Error::Memory`] if the budget is too small for one step, and whatever keeps a chunk from being read.
 pub fn fetch(run: &Arc<Run>, options: &Options, epoch: u64, cancel: &Cancel) -> Result<u64> {
-    let shares = Shares::new(&[run], options)?;
+    let shares = Shares::new(run, options)?;
     let loans = Arc::new(Loans::new(options.memory, &shares));
     let reading = Reading { block: shares.block, loans, counter: None, cancel: cancel.clone() };
     let (order, rows) = (run.order(), run.rows());

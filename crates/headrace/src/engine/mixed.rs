@@ -46,9 +46,10 @@ impl MixedEngine {
         let first = options.steps.row_of(options.start);
         let round = first / mixture.lanes();
         let drawn = drawn(&mixture, runs, round)?;
-        let pack = check(&mixture, &drawn)?;
+        let pack = PackSpec { seq_len: mixture.lengths().of(round), ..check(&mixture, &drawn)? };
+        options.check_behind(mixture.lengths().current().1 * mixture.lanes())?;
         let all: Vec<&Run> = drawn.iter().map(|(_, run, _)| run.as_ref()).collect();
-        let shares = Shares::new(&all, &options)?;
+        let shares = Shares::of_parts(&all, &pack, &options)?;
         let (cancel, pool) = (Cancel::new(), Arc::new(Pool::start(options.workers, shares.block)?));
         let loans = Arc::new(Loans::new(options.memory, &shares));
         let ahead = shares.ready + shares.group;
@@ -150,9 +151,11 @@ fn check(mixture: &Mixture, drawn: &[(usize, &Arc<Run>, f64)]) -> Result<PackSpe
     let Some((_, first, _)) = drawn.first() else {
         return Err(Error::Argument("no source of the mixture has a row to come".to_owned()));
     };
-    let shape = |pack: &PackSpec| (pack.seq_len, pack.overlap, pack.boundaries, pack.wide);
+    let shape = |pack: &PackSpec| (pack.overlap, pack.boundaries, pack.wide);
     for (source, run, _) in drawn {
-        if shape(&run.pack(0)) != shape(&first.pack(0)) || mixture.source_lanes(*source) != run.rows().lanes {
+        let is_long = run.rows().strides.current() == mixture.lengths().current().0;
+        let is_alike = is_long && shape(&run.pack(0)) == shape(&first.pack(0));
+        if !is_alike || mixture.source_lanes(*source) != run.rows().lanes {
             return Err(Error::Argument(format!(
                 "source {source} of the mixture has other rows or lanes than it says"
             )));

@@ -107,7 +107,7 @@ impl Engine {
     /// [`Error::Memory`] if the budget is too small for one step.
     pub fn start(run: Arc<Run>, options: Options) -> Result<Self> {
         let (cancel, counters) = (Cancel::new(), Arc::new(Counters::default()));
-        let shares = Shares::new(&[&run], &options)?;
+        let shares = Shares::new(&run, &options)?;
         let means = conductor::Means::new(&options, &shares, Arc::clone(&counters), cancel.clone())?;
         let conductor = conductor::Conductor::new(&run, &Arc::new(options), means);
         // Batches are charged in `fixed`: no more are alive before they are handed over.

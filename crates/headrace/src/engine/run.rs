@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error::{Error, Place, Result};
 use crate::format::parquet::TokenChunk;
 use crate::index::{Index, TokenColumn, UNKNOWN};
-use crate::order::{LaneOrder, OrderSpec, Remainder, Rows, Strides};
+use crate::order::{LaneOrder, LaneStrides, Mixture, OrderSpec, Remainder, Rows, Strides};
 use crate::pack::Specials;
 
 /// How documents are packed to rows.
@@ -33,7 +33,7 @@ impl PackSpec {
 }
 
 /// A dataset's token column in its order, packed: a pure description, shared by everything that reads it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Run {
     index: Arc<Index>,
     column: Arc<TokenColumn>,
@@ -81,9 +81,23 @@ impl Run {
             }
             strides = strides.changed(row / spec.lanes, seq_len)?;
         }
-        let rows = Rows { lanes: spec.lanes, strides, overlap: pack.overlap, total: order.total(), epochs, remainder };
+        let (total, strides) = (order.total(), LaneStrides::alike(strides));
+        let rows = Rows { lanes: spec.lanes, strides, overlap: pack.overlap, total, epochs, remainder };
         rows.check_countable(0)?;
         Ok(Self { index, column, order, rows, pack })
+    }
+
+    /// The same as a source of a mixture, whose rows are as long as those of the rounds that they are of.
+    ///
+    /// # Errors
+    /// [`crate::Error::Argument`] if the source has other lanes there, or more tokens than can be counted.
+    pub fn in_mixture(&self, mixture: &Mixture, source: usize) -> Result<Self> {
+        if mixture.source_lanes(source) != self.rows.lanes {
+            let (wanted, lanes) = (mixture.source_lanes(source), self.rows.lanes);
+            return Err(Error::Argument(format!("source {source} of the mixture has {wanted} lanes, the run {lanes}")));
+        }
+        let rows = Rows { strides: mixture.strides(source)?, ..self.rows.clone() };
+        Ok(Self { rows, ..self.clone() })
     }
 
     /// The dataset.
@@ -106,9 +120,9 @@ impl Run {
         &self.rows
     }
 
-    /// How documents are packed to a row, and those next to it.
+    /// How documents are packed to a row.
     pub fn pack(&self, row: u64) -> PackSpec {
-        PackSpec { seq_len: self.rows.strides.of(row / self.rows.lanes), ..self.pack }
+        PackSpec { seq_len: self.rows.stride(row), ..self.pack }
     }
 
     /// What is put around documents.

@@ -4,7 +4,7 @@ use super::assemble::batch_bytes;
 use super::conductor::Options;
 use super::decode::{Loans, Scratch};
 use super::load::Reading;
-use super::run::Run;
+use super::run::{PackSpec, Run};
 use crate::error::{Error, Result};
 
 /// Reads are at most this large. Evidence: half a second at 16 MB/s, far below the 20 s after which a store counts as silent.
@@ -40,20 +40,21 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Shares out `options.memory` among what feeds one rank: the run, or all of a mixture, whose rows are alike.
+    /// Shares out `options.memory` for a rank of a run.
     ///
     /// # Errors
-    /// [`Error::Memory`] if it is too small for one step.
-    pub fn new(runs: &[&Run], options: &Options) -> Result<Self> {
-        let first = options.steps.row_of(options.start);
-        let pack = runs.first().map(|run| run.pack(first)).ok_or_else(|| Error::Internal("no run".to_owned()))?;
-        let changed = runs.iter().map(|run| run.rows().strides.current().1 * run.rows().lanes).max().unwrap_or(0);
-        if first < changed && !options.is_one_step() {
-            let step = options.start;
-            return Err(Error::Argument(format!(
-                "step {step} lies before row {changed}, where rows change their length"
-            )));
-        }
+    /// [`Error::Memory`] if it is too small for one step; [`Error::Argument`] if rows change their length behind the first.
+    pub fn new(run: &Run, options: &Options) -> Result<Self> {
+        let rows = run.rows();
+        options.check_behind(rows.strides.lane(0).current().1 * rows.lanes)?;
+        Self::of_parts(&[run], &run.pack(options.steps.row_of(options.start)), options)
+    }
+
+    /// The same among all runs of a mixture, whose rows are packed as `pack` says.
+    ///
+    /// # Errors
+    /// See [`Shares::new`].
+    pub(super) fn of_parts(runs: &[&Run], pack: &PackSpec, options: &Options) -> Result<Self> {
         let rows = options.steps.largest_batch_from(options.start) / options.world;
         let most = i32::MAX as u64;
         if pack.boundaries && rows.saturating_mul(pack.seq_len) > most {
@@ -63,7 +64,7 @@ impl Shares {
             )));
         }
         let documents = runs.iter().fold(0_u64, |sum, run| sum.saturating_add(run.index().rows()));
-        let batch = batch_bytes(&pack, rows, documents).max(1);
+        let batch = batch_bytes(pack, rows, documents).max(1);
         let workers = options.workers as u64;
         let ahead: u64 = runs.iter().map(|run| Reading::ahead_blocks(run, workers)).sum();
         let blocks = workers * Scratch::BLOCKS + ahead;

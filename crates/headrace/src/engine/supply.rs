@@ -123,8 +123,8 @@ pub struct Supply {
     passes: VecDeque<Arc<Pass>>,
     /// Own lanes while each of the steps' segments lasts.
     lanes: Vec<LaneSet>,
-    /// Rows that are needed at a time, at most: so many, and so many of each lane.
-    most_rows: (u64, u64),
+    /// Tokens that are needed at a time, at most: so many, and so many of each lane.
+    most_tokens: (u64, u64),
     /// Windows smaller than this are decoded several ahead.
     ahead_bytes: u64,
 }
@@ -148,7 +148,7 @@ impl Supply {
             planned: None,
             passes: VecDeque::from([pass]),
             lanes: demand.lanes(),
-            most_rows: demand.most_rows(),
+            most_tokens: demand.most_tokens(),
             ahead_bytes,
             reading: Reading { block, loans, counter: None, cancel: cancel.clone() },
             pool,
@@ -466,10 +466,9 @@ impl Supply {
     fn blocks_wanted(&self, outline: &Outline) -> usize {
         let each = self.block_bytes(outline);
         let (window, lanes) = (outline.blocks(each), outline.lanes() as u64);
-        let rows = self.most_rows.0 + self.most_rows.1 * lanes;
         // What is needed at a time; and lanes begin and end in the middle of a block.
-        let row = self.run.rows().row_tokens(self.options.steps.row_of(self.options.start));
-        let bytes = rows.saturating_mul(row).saturating_mul(size_of::<i32>() as u64);
+        let tokens = self.most_tokens.0.saturating_add(self.most_tokens.1.saturating_mul(lanes));
+        let bytes = tokens.saturating_mul(size_of::<i32>() as u64);
         let rest = (bytes / each as u64).saturating_add(2 * lanes).min(window as u64) as usize;
         window.saturating_add(rest.max(window / SLACK_PART as usize))
     }

@@ -27,7 +27,7 @@ pub use permutation::Permutation;
 pub use ranks::{LaneSet, rank_lanes, rank_rows, union_lanes};
 pub use ring::Ring;
 pub use rows::{Remainder, Rows};
-pub use strides::Strides;
+pub use strides::{LaneStrides, Strides};
 
 /// The version of the order: any change of which token stands where is a new one, and a state of another version
 /// is refused.

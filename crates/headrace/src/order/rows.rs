@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::lanes::{MOST_UNITS, dealt};
-use super::strides::Strides;
+use super::strides::{LaneStrides, Strides};
 use crate::error::{Error, Result};
 
 /// What becomes of the tokens after a finite run's last whole row or batch.
@@ -22,7 +22,7 @@ pub struct Rows {
     /// N.
     pub lanes: u64,
     /// L: tokens from one row's start to the next in a lane.
-    pub strides: Strides,
+    pub strides: LaneStrides,
     /// o: tokens that a row shares with the next of its lane.
     pub overlap: u64,
     /// T: weight of a pass.
@@ -34,17 +34,22 @@ pub struct Rows {
 }
 
 impl Rows {
+    /// L of a row.
+    pub fn stride(&self, row: u64) -> u64 {
+        self.strides.lane(row % self.lanes).of(row / self.lanes)
+    }
+
     /// Tokens in a row that is full.
     pub fn row_tokens(&self, row: u64) -> u64 {
-        self.strides.of(row / self.lanes) + self.overlap
+        self.stride(row) + self.overlap
     }
 
     /// Where a row begins, in tokens of its lane's stream.
     pub fn first_token(&self, row: u64) -> u64 {
-        self.strides.token(row / self.lanes)
+        self.strides.lane(row % self.lanes).token(row / self.lanes)
     }
 
-    /// The unit of the dealt line that is the first token of a row. Increases with the row.
+    /// The unit of the dealt line that is the first token of a row. Increases with the row if all lanes are alike.
     pub fn first_unit(&self, row: u64) -> u64 {
         self.first_token(row) * self.lanes + row % self.lanes
     }
@@ -69,31 +74,29 @@ impl Rows {
 
     /// Where a lane's first row at or behind row `first` begins, in tokens of the lane's stream.
     pub fn lane_token(&self, lane: u64, first: u64) -> u64 {
-        let rounds = first / self.lanes + u64::from(first % self.lanes > lane);
-        self.strides.token(rounds)
+        self.strides.lane(lane).token(dealt(lane, self.lanes, first))
     }
 
     /// A range that holds all rows of which a token is one of the units `begin..end`.
     pub fn touching(&self, begin: u64, end: u64) -> Range<u64> {
-        let first = self.strides.round((begin / self.lanes).saturating_sub(self.overlap));
-        let last = self.strides.round(end / self.lanes) + 1;
-        first * self.lanes..last * self.lanes
+        let (begin, end) = ((begin / self.lanes).saturating_sub(self.overlap), end / self.lanes);
+        let first = self.strides.iter().map(|lane| lane.round(begin)).min().unwrap_or(0);
+        let last = self.strides.iter().map(|lane| lane.round(end)).max().unwrap_or(0);
+        first * self.lanes..(last + 1) * self.lanes
     }
 
     /// The first row of an epoch.
     pub fn first_row(&self, epoch: u64) -> u64 {
-        let (token, rest) = (epoch * self.total / self.lanes, epoch * self.total % self.lanes);
-        let round = self.strides.first_from(token);
-        // A lane before `rest` has its token of that number in the epoch before.
-        round * self.lanes + if self.strides.token(round) == token { rest } else { 0 }
+        let units = epoch * self.total;
+        let first = |lane| self.strides.lane(lane).first_from(dealt(lane, self.lanes, units)) * self.lanes + lane;
+        (0..self.lanes).map(first).min().unwrap_or(0)
     }
 
     /// Rows of a finite run (with [`Remainder::Pad`], those that hold a token); `None` for a run without end.
     ///
-    /// They are rows `0..n`: a lane never has more rows than a lane before it.
+    /// They are rows `0..n` if all lanes are alike: none has more rows than a lane before it then.
     pub fn count(&self) -> Option<u64> {
-        let units = self.epochs? * self.total;
-        Some((0..self.lanes).map(|lane| self.lane_rows(dealt(lane, self.lanes, units))).sum())
+        (0..self.lanes).map(|lane| self.lane_rows(lane)).sum()
     }
 
     /// Tokens of a lane's stream in a finite run.
@@ -101,12 +104,13 @@ impl Rows {
         Some(dealt(lane, self.lanes, self.epochs? * self.total))
     }
 
-    fn lane_rows(&self, tokens: u64) -> u64 {
-        let strides = tokens.saturating_sub(self.overlap);
-        match self.remainder {
-            Remainder::Drop => self.strides.round(strides),
-            Remainder::Pad => self.strides.first_from(strides),
-        }
+    fn lane_rows(&self, lane: u64) -> Option<u64> {
+        let tokens = self.lane_tokens(lane)?.saturating_sub(self.overlap);
+        let strides = self.strides.lane(lane);
+        Some(match self.remainder {
+            Remainder::Drop => strides.round(tokens),
+            Remainder::Pad => strides.first_from(tokens),
+        })
     }
 
     /// How many tokens the first `rows` rows of a finite run leave out (an overlap's tokens count once).
@@ -114,8 +118,8 @@ impl Rows {
         let mut left = 0;
         for lane in 0..self.lanes {
             let tokens = self.lane_tokens(lane)?;
-            let given = (rows + self.lanes - 1 - lane) / self.lanes;
-            let reached = if given == 0 { 0 } else { self.strides.token(given) + self.overlap };
+            let given = dealt(lane, self.lanes, rows);
+            let reached = if given == 0 { 0 } else { self.strides.lane(lane).token(given) + self.overlap };
             left += tokens.saturating_sub(reached);
         }
         Some(left)
@@ -130,7 +134,9 @@ impl Rows {
         if units >= u128::from(MOST_UNITS) {
             return Err(Error::Argument(format!("a run may have less than 2^61 tokens, got {units}: fewer epochs")));
         }
-        let behind = u128::from(self.first_token(row)) + 2 * u128::from(self.row_tokens(row));
+        let round = row / self.lanes;
+        let behind = |lane: &Strides| u128::from(lane.token(round)) + 2 * u128::from(lane.of(round) + self.overlap);
+        let behind = self.strides.iter().map(behind).max().unwrap_or(0);
         if behind * u128::from(self.lanes) >= u128::from(MOST_UNITS) {
             return Err(Error::Argument(format!("row {row} lies beyond the 2^61 tokens that can be counted")));
         }
@@ -139,8 +145,7 @@ impl Rows {
 
     /// Tokens of the first `rows` rows, an overlap's once.
     pub fn tokens_before(&self, rows: u64) -> u64 {
-        let round = rows / self.lanes;
-        self.strides.token(round) * self.lanes + rows % self.lanes * self.strides.of(round)
+        (0..self.lanes).map(|lane| self.lane_token(lane, rows)).sum()
     }
 
     /// Refuses data of which an epoch cannot fill a batch of rows as they are to come.
@@ -149,7 +154,7 @@ impl Rows {
     /// [`Error::Argument`] that says what there is and what would do.
     pub fn check_enough(&self, batch: u64) -> Result<()> {
         // Rows that begin in an epoch, whatever its place in the stream: whole rounds of the lanes.
-        let (stride, _) = self.strides.current();
+        let stride = self.strides.current();
         let fewest = self.total / stride.saturating_mul(self.lanes) * self.lanes;
         // What is refused anyway is not counted lane by lane.
         let run = if fewest < batch { u64::MAX } else { self.count().unwrap_or(u64::MAX) };
@@ -176,21 +181,32 @@ mod tests {
         #[test]
         fn closed_forms_agree_with_counting(
             lanes in 1_u64..7, stride in 1_u64..9, changes in prop::collection::vec((1_u64..7, 1_u64..9), 0..3),
+            behind in prop::option::of(prop::collection::vec(0_u64..5, 6)),
             overlap in 0_u64..3, total in 1_u64..200, epochs in 1_u64..4, pad: bool,
         ) {
             let remainder = if pad { Remainder::Pad } else { Remainder::Drop };
-            let (mut strides, mut lengths, mut round) = (Strides::new(stride), vec![stride; 800], 0);
-            for (rounds, stride) in changes {
-                round += rounds;
-                strides = strides.changed(round, stride).unwrap();
-                lengths[round as usize..].fill(stride);
-            }
-            let starts: Vec<u64> = lengths.iter().scan(0, |at, &length| Some(std::mem::replace(at, *at + length))).collect();
+            // Each lane of a mixture's source has given another number of rows when L changes.
+            let lane = |lane: u64| {
+                let behind = behind.as_ref().map_or(0, |behind| behind[lane as usize]);
+                let (mut strides, mut lengths, mut round) = (Strides::new(stride), vec![stride; 800], 0);
+                for &(rounds, stride) in &changes {
+                    round += rounds + behind;
+                    strides = strides.changed(round, stride).unwrap();
+                    lengths[round as usize..].fill(stride);
+                }
+                (strides, lengths)
+            };
+            let (all, lengths): (Vec<_>, Vec<_>) = (0..lanes).map(lane).unzip();
+            let starts: Vec<Vec<u64>> = lengths.iter().map(|lengths| {
+                lengths.iter().scan(0, |at, &length| Some(std::mem::replace(at, *at + length))).collect()
+            }).collect();
+            let is_alike = behind.is_none();
+            let strides = if is_alike { LaneStrides::alike(all[0].clone()) } else { LaneStrides::each(all) };
             let rows = Rows { lanes, strides, overlap, total, epochs: Some(epochs), remainder };
             let mut before = 0;
             for row in 0..200 {
                 let epoch = rows.epoch_of(row);
-                prop_assert!(epoch >= before);
+                prop_assert!(epoch >= before || !is_alike);
                 before = epoch;
             }
             for epoch in 0..4 {
@@ -201,58 +217,70 @@ mod tests {
             let mut tokens = vec![0_u64; lanes as usize];
             let mut reached = std::collections::BTreeMap::new();
             for unit in 0..epochs * total {
-                let (lane, token) = (unit % lanes, tokens[(unit % lanes) as usize]);
-                for (k, &start) in starts.iter().enumerate().take_while(|(_, start)| **start <= token) {
-                    if token < start + lengths[k] + overlap {
-                        let row = k as u64 * lanes + lane;
+                let lane = (unit % lanes) as usize;
+                let token = tokens[lane];
+                for (k, &start) in starts[lane].iter().enumerate().take_while(|(_, start)| **start <= token) {
+                    if token < start + lengths[lane][k] + overlap {
+                        let row = k as u64 * lanes + lane as u64;
                         reached.entry(row).or_insert((unit, unit)).1 = unit;
                         prop_assert!(rows.touching(unit, unit + 1).contains(&row));
                     }
                 }
-                tokens[lane as usize] += 1;
+                tokens[lane] += 1;
             }
             let count = rows.count().unwrap();
-            for row in 0..count + 2 * lanes {
-                let units = rows.last_unit(row).map(|last| (rows.first_unit(row), last));
-                prop_assert_eq!(rows.first_token(row), starts[(row / lanes) as usize]);
-                prop_assert_eq!(rows.tokens_before(row), (0..row).map(|row| lengths[(row / lanes) as usize]).sum::<u64>());
-                let more_than_shared = tokens[(row % lanes) as usize] > starts[(row / lanes) as usize] + overlap;
-                prop_assert_eq!(units, reached.get(&row).copied().filter(|_| more_than_shared), "row {}", row);
-            }
-            for row in 0..count + lanes {
+            let (mut tokens_before, mut full) = (0, 0);
+            // More than there are in any lane.
+            for row in 0..lanes * 610 {
                 let (lane, k) = ((row % lanes) as usize, (row / lanes) as usize);
+                let (start, length) = (starts[lane][k], lengths[lane][k]);
+                prop_assert_eq!(rows.first_token(row), start);
+                prop_assert_eq!(rows.row_tokens(row), length + overlap);
+                prop_assert_eq!(rows.tokens_before(row), tokens_before);
+                tokens_before += length;
+                for lane in 0..lanes {
+                    let next = (row..).find(|row| row % lanes == lane).unwrap();
+                    prop_assert_eq!(rows.lane_token(lane, row), rows.first_token(next));
+                }
+                let units = rows.last_unit(row).map(|last| (rows.first_unit(row), last));
+                let more_than_shared = tokens[lane] > start + overlap;
+                prop_assert_eq!(units, reached.get(&row).copied().filter(|_| more_than_shared), "row {}", row);
                 let there = match remainder {
-                    Remainder::Drop => starts[k] + lengths[k] + overlap <= tokens[lane],
-                    Remainder::Pad => starts[k] + overlap < tokens[lane],
+                    Remainder::Drop => start + length + overlap <= tokens[lane],
+                    Remainder::Pad => start + overlap < tokens[lane],
                 };
-                prop_assert_eq!(there, row < count, "row {}", row);
+                full += u64::from(there);
+                prop_assert!(there == (row < count) || !is_alike, "row {}", row);
             }
-            let mut left = epochs * total;
-            for lane in 0..lanes {
-                let given = (0..count).filter(|row| row % lanes == lane).count() as u64;
-                let reached = if given == 0 { 0 } else { starts[given as usize] + overlap };
-                left -= reached.min(tokens[lane as usize]);
+            prop_assert_eq!(full, count);
+            for given in [0, count / 2, count] {
+                let left = (0..lanes).map(|lane| {
+                    let rows = (0..given).filter(|row| row % lanes == lane).count();
+                    let reached = if rows == 0 { 0 } else { starts[lane as usize][rows] + overlap };
+                    tokens[lane as usize].saturating_sub(reached)
+                });
+                prop_assert_eq!(rows.left_out(given), Some(left.sum::<u64>()));
             }
-            prop_assert_eq!(rows.left_out(count), Some(left));
         }
     }
 
     #[test]
     fn too_little_data_is_refused_with_the_numbers() {
-        let strides = Strides::new(10);
+        let strides = LaneStrides::alike(Strides::new(10));
         let rows = Rows { lanes: 4, strides, overlap: 0, total: 39, epochs: None, remainder: Remainder::Drop };
         let message = rows.check_enough(4).unwrap_err().to_string();
         assert!(message.contains("39 tokens") && message.contains("needs 4"), "{message}");
         let rows = Rows { total: 40, ..rows };
         assert!(rows.check_enough(4).is_ok());
         assert!(rows.check_enough(8).is_err());
-        assert!(Rows { strides: Strides::new(5).changed(1, 11).unwrap(), ..rows.clone() }.check_enough(4).is_err());
+        let longer = LaneStrides::alike(Strides::new(5).changed(1, 11).unwrap());
+        assert!(Rows { strides: longer, ..rows.clone() }.check_enough(4).is_err());
         assert!(Rows { overlap: 1, epochs: Some(1), ..rows }.check_enough(4).is_err());
     }
 
     #[test]
     fn what_cannot_be_counted_is_refused() {
-        let strides = Strides::new(8192);
+        let strides = LaneStrides::alike(Strides::new(8192));
         let rows = Rows { lanes: 4096, strides, overlap: 1, total: 1 << 44, epochs: None, remainder: Remainder::Drop };
         assert!(rows.check_countable(1 << 40).is_ok());
         assert!(rows.first_unit(1 << 40) < MOST_UNITS);

@@ -13,9 +13,13 @@ struct Stretch {
     stride: u64,
 }
 
-/// L through a run: lengths of rows, each of which holds from a round of all lanes on.
+/// L along a lane: lengths of rows, each of which holds from a row on. Of a mixture the same in its rounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Strides(Vec<Stretch>);
+
+/// L in all lanes of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneStrides(Vec<Strides>);
 
 impl Strides {
     /// Rows of one length.
@@ -47,6 +51,16 @@ impl Strides {
     pub fn current(&self) -> (u64, u64) {
         let last = self.last();
         (last.stride, last.round)
+    }
+
+    /// The lengths, each with the first row that has it.
+    pub fn stretches(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + '_ {
+        self.0.iter().map(|stretch| (stretch.round, stretch.stride))
+    }
+
+    /// The first row behind one from which on there is another length.
+    pub fn next_change(&self, round: u64) -> Option<u64> {
+        self.0.get(self.0.partition_point(|stretch| stretch.round <= round)).map(|next| next.round)
     }
 
     /// L of a lane's row.
@@ -81,6 +95,34 @@ impl Strides {
     }
 }
 
+impl LaneStrides {
+    /// Rows that are alike in all lanes: where one changes its length, all those of its round do.
+    pub fn alike(strides: Strides) -> Self {
+        Self(vec![strides])
+    }
+
+    /// Those of each lane. The rows to come must have one length.
+    pub fn each(lanes: Vec<Strides>) -> Self {
+        debug_assert!(lanes.windows(2).all(|pair| pair[0].current().0 == pair[1].current().0));
+        Self(lanes)
+    }
+
+    /// Those of a lane.
+    pub fn lane(&self, lane: u64) -> &Strides {
+        if let [alike] = self.0.as_slice() { alike } else { &self.0[lane as usize] }
+    }
+
+    /// All that differ, perhaps.
+    pub fn iter(&self) -> impl Iterator<Item = &Strides> {
+        self.0.iter()
+    }
+
+    /// The length of the rows to come.
+    pub fn current(&self) -> u64 {
+        self.lane(0).current().0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +151,12 @@ mod tests {
                 prop_assert_eq!(strides.round(token), behind - u64::from(starts[behind as usize] > token));
             }
             prop_assert_eq!(strides.current().0, lengths[59]);
+            let firsts: Vec<(u64, u64)> = strides.stretches().collect();
+            prop_assert!(firsts.iter().all(|&(round, stride)| lengths[round as usize] == stride));
+            for round in 0..60 {
+                let later = firsts.iter().map(|&(first, _)| first).find(|&first| first > round);
+                prop_assert_eq!(strides.next_change(round), later);
+            }
         }
     }
 

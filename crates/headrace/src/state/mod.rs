@@ -143,7 +143,7 @@ impl Steps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::order::Strides;
+    use crate::order::{LaneStrides, Strides};
     use proptest::prelude::*;
 
     proptest! {
@@ -171,7 +171,7 @@ mod tests {
             }
             prop_assert_eq!(&Steps::from_segments(steps.segments().to_vec()).unwrap(), &steps);
             let remainder = if pad { Remainder::Pad } else { Remainder::Drop };
-            let strides = Strides::new(stride);
+            let strides = LaneStrides::alike(Strides::new(stride));
             let rows = Rows { lanes, strides, overlap, total, epochs: Some(2), remainder };
             let count = rows.count().unwrap();
             let end = (0_u64..).find(|&step| {

@@ -209,7 +209,7 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
             "lanes": run.lanes,
             "window": run.plan.window,
             **({} if self._source is None else self._source.stats()),
-            **run.plan.progress(position.row, run.fixed["changes"], position.places.states),
+            **run.plan.progress(position.row, position.places.states),
             "worker_type": choice.worker_type,
             "worker_reason": choice.reason,
         }

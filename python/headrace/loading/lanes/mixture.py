@@ -15,7 +15,7 @@ import numpy.typing as npt
 from headrace import _core
 from headrace._changes import Adapted, changes_of
 from headrace.errors import StateMismatch
-from headrace.loading.lengths import length_of, lengths_until, with_length
+from headrace.loading.lengths import Lengths
 from headrace.loading.mixture_changes import check_counts, rules
 from headrace.loading.mixture_changes import fields as fields_of
 from headrace.loading.mixture_weights import Weighting, check_enough, largest_shares, phases
@@ -111,13 +111,14 @@ class MixturePlan(LanePlan):
         )
         self._rules = rules(dataset, state)
         self._shares = [share / 2**48 for share in largest_shares(self._weights[-1], names)]
+        self._lengths = Lengths.told(changes_of(state), self.layout.seq_len)
         self.core = core_of(
             dataset,
             self._weights,
             names,
             setup.steps,
             lanes=setup.lanes,
-            seq_len=self.layout.seq_len,
+            lengths=self._lengths,
             seed=setup.seed,
             limits=[part.limit for part in self.parts],
         )
@@ -153,30 +154,9 @@ class MixturePlan(LanePlan):
         if renamed:
             now = {part.name: part.fixed["functions"] for part in self.parts if part.name in renamed}
             begin = begin.noted("functions", renamed, now, *texts)
-        begin = begin.then(self._with_length(begin.state, strict=strict))
         old = [entry for entry in state["sources"] if "given" in entry]
-        check_counts({"sources": old}, self.given(state["position"], begin.state["changes"])[: len(old)])
+        check_counts({"sources": old}, self.given(state["position"])[: len(old)])
         return begin
-
-    def _with_length(self, state: Mapping[str, Any], *, strict: bool) -> Adapted:
-        """A state as the beginning of a run with rows as they are here, which all sources have alike.
-
-        Raises:
-            StateMismatch: if their length is another one, and may not be.
-        """
-        saved = [fields_of(entry.get("pipeline")).get("seq_len") for entry in state["sources"]]
-        before = length_of(state, next((one for one in saved if one is not None), None))
-        if before is None or before == self.layout.seq_len:
-            return Adapted(dict(state))
-        over_tokens = [one for one in self._weights if one.schedule.over == "tokens"]
-        if not strict and over_tokens:
-            was_used = any(one.round * self.setup.lanes < state["position"] for one in over_tokens)
-            hint = "as it was used, it cannot change any more in this run" if was_used else 'a schedule over="steps"'
-            raise StateMismatch(
-                f"seq_len cannot change from {before} to {self.layout.seq_len}: the weights follow a schedule over "
-                f"tokens, of which rows have had other numbers\nhint: {hint}"
-            )
-        return with_length(state, before, self.layout.seq_len, strict=strict)
 
     def makers(self, *, memory: int, on_error: OnError) -> list[Maker]:
         """See `LanePlan.makers`: one for each source that has rows."""
@@ -225,19 +205,15 @@ class MixturePlan(LanePlan):
             if part.plan is not None and one is not None:
                 part.plan.check_state(lane, one)
 
-    def given(self, row: int, changes: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
+    def given(self, row: int) -> list[dict[str, int]]:
         """See `LanePlan.given`: ``rows``, and ``tokens`` where they are packed."""
         rows = self.core.counts(row)
         if not self.layout.packed:
             return [{"rows": count} for count in rows]
-        tokens = np.zeros(len(rows), dtype=np.int64)
-        for begin, end, length in lengths_until(row, changes, self.layout.seq_len):
-            tokens += np.subtract(self.core.counts(end), self.core.counts(begin)) * length
-        return [{"rows": count, "tokens": own} for count, own in zip(rows, tokens.tolist(), strict=True)]
+        tokens = self._lengths.tokens_of(self.core, rows)
+        return [{"rows": count, "tokens": own} for count, own in zip(rows, tokens, strict=True)]
 
-    def progress(
-        self, row: int, changes: Sequence[Mapping[str, Any]], states: Callable[[], Mapping[int, Any]]
-    ) -> dict[str, Any]:
+    def progress(self, row: int, states: Callable[[], Mapping[int, Any]]) -> dict[str, Any]:
         """See `LanePlan.progress`: what each source gave, its ``weight`` now, and ``epoch``.
 
         That is the epoch of its slowest own lane; a source that has no row or was taken out has none.
@@ -245,7 +221,7 @@ class MixturePlan(LanePlan):
         weights = self.core.weights(row // self.setup.lanes)
         own = states()
         told: dict[str, dict[str, Any]] = {}
-        for number, (part, given, weight) in enumerate(zip(self.parts, self.given(row, changes), weights, strict=True)):
+        for number, (part, given, weight) in enumerate(zip(self.parts, self.given(row), weights, strict=True)):
             told[part.name] = given | {"weight": weight / sum(weights)}
             if part.plan is not None:
                 told[part.name]["epoch"] = part.plan.epoch(_of(own, number, part.plan.first(0)))
@@ -264,7 +240,7 @@ def core_of(
     steps: _core.Steps,
     *,
     lanes: int,
-    seq_len: int,
+    lengths: Lengths,
     seed: int,
     limits: Sequence[int | None],
 ) -> _core.Mixture:
@@ -275,7 +251,7 @@ def core_of(
         lanes=lanes,
         together=together,
         source_lanes=[lanes] * len(names),
-        phases=phases(weights, names, steps, lanes, seq_len, per_batch=together),
+        phases=phases(weights, names, steps, lanes, lengths, per_batch=together),
         limits=list(limits),
         stop=dataset.on_exhausted == "stop",
     )

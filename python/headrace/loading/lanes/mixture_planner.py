@@ -7,6 +7,7 @@ from headrace._changes import Adapted
 from headrace.errors import StateMismatch
 from headrace.loading.added import Held, is_grown, noted
 from headrace.loading.exclusion import Exclusion
+from headrace.loading.lengths import Lengths, length_of, with_length
 from headrace.loading.mixture_changes import changed, check_kept, check_pipeline, fields, is_count
 from headrace.loading.mixture_weights import Weighting
 from headrace.mixing import MixDataset, documents_of
@@ -14,6 +15,7 @@ from headrace.samples.dynamic import DocumentPipeline
 from headrace.state import steps_of
 
 from .added import first_unused, held_by, with_held
+from .documents import layout_of
 from .mixture import MixturePlan, core_of
 from .source import LanePlan, Planner, Setup
 
@@ -34,8 +36,8 @@ class MixturePlanner(Planner):
         return MixturePlan(self._dataset, setup, state)
 
     def adapted(self, state: Mapping[str, Any], exclusion: Exclusion | None, *, strict: bool) -> Adapted:
-        """See `Planner.adapted`: items may have been added to sources, weights may be others from here on, and sources
-        may come and go.
+        """See `Planner.adapted`: items may have been added to sources, weights and rows' length may be others from here
+        on, and sources may come and go.
         """  # noqa: D205
         if state["pipeline"].get("mode") != "mixture":
             raise StateMismatch(
@@ -45,7 +47,8 @@ class MixturePlanner(Planner):
         names = [_checked_name(entry) for entry in state["sources"]]
         check_pipeline(state["pipeline"], names)
         check_kept(self._dataset, state, names)
-        begin = self._with_items(state, names, exclusion, strict=strict)
+        begin = self._with_length(state, strict=strict)
+        begin = begin.then(self._with_items(begin.state, names, exclusion, strict=strict))
         begin = begin.then(changed(self._dataset, begin.state, names, strict=strict))
         added = [name for name in self._dataset.names if name not in names]
         if not added:
@@ -55,6 +58,20 @@ class MixturePlanner(Planner):
             "lane_states": {lane: _with_more(one, len(added)) for lane, one in state["lane_states"].items()},
         }
         return begin._replace(state=begin.state | more)
+
+    def _with_length(self, state: Mapping[str, Any], *, strict: bool) -> Adapted:
+        """A state as the beginning of a run with rows as they are here, which all sources have alike.
+
+        Raises:
+            StateMismatch: if their length is another one, and may not be, or is not what the state's changes lead to.
+        """
+        layout = layout_of(documents_of(next(iter(self._dataset.sources.values()))), pad=False)
+        before = length_of(state, _saved_length(state))
+        if before is None or not layout.packed:
+            return Adapted(dict(state))
+        begin = with_length(state, before, layout.seq_len, strict=strict)
+        Lengths.of(begin.state, layout.seq_len)
+        return begin
 
     def _with_items(
         self, state: Mapping[str, Any], names: Sequence[str], exclusion: Exclusion | None, *, strict: bool
@@ -94,9 +111,7 @@ class MixturePlanner(Planner):
         if limits[number] is None:
             return False
         weights = [Weighting.load(entry) for entry in state["pipeline"]["weights"]]
-        lengths: list[Any] = [fields(entry["pipeline"]).get("seq_len") for entry in state["sources"]]
-        seq_len = next((length for length in lengths if is_count(length, 1)), 1)
-
+        lengths = Lengths.told(state["changes"], _saved_length(state) or 1)
         steps, lanes = steps_of(state["history"]), state["lanes"]
 
         def given(limits: list[int | None]) -> int:
@@ -106,13 +121,19 @@ class MixturePlanner(Planner):
                 names,
                 steps,
                 lanes=lanes,
-                seq_len=seq_len,
+                lengths=lengths,
                 seed=state["seed"],
                 limits=limits,
             )
             return core.counts(-(-state["position"] // lanes) * lanes)[number]
 
         return given(limits) < given([*limits[:number], None, *limits[number + 1 :]])
+
+
+def _saved_length(state: Mapping[str, Any]) -> Any:
+    """How long rows are by a state's sources, if it never changed; None where they are not packed."""
+    lengths = (fields(entry.get("pipeline")).get("seq_len") for entry in state["sources"])
+    return next((length for length in lengths if length is not None), None)
 
 
 def _checked_name(found: object) -> str:

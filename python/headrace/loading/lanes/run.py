@@ -137,7 +137,7 @@ class LaneRun:
         """The state at a position, as plain JSON types: of the own lanes."""
         states = position.places.states()
         sources: list[dict[str, Any]] = self.fixed["sources"]
-        if given := self.plan.given(position.row, self.fixed["changes"]):
+        if given := self.plan.given(position.row):
             sources = [entry | {"given": one} for entry, one in zip(sources, given, strict=True)]
         history = [list(segment) for segment in position.steps.segments if segment[0] <= position.step]
         return dict(self.fixed) | {

@@ -283,27 +283,19 @@ class LanePlan(ABC):
     def epoch(self, states: Mapping[int, Any]) -> int:
         """The pass that the slowest of some lanes is in, by their states; as `LaneSource.epoch` says it."""
 
-    def given(self, row: int, changes: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
-        """What each of `sources` gave up to a row, for the state; nothing outside of mixtures.
-
-        Args:
-            row: of the run.
-            changes: that the run's state tells of.
-        """
-        del row, changes
+    def given(self, row: int) -> list[dict[str, int]]:
+        """What each of `sources` gave up to a row of the run, for the state; nothing outside of mixtures."""
+        del row
         return []
 
-    def progress(
-        self, row: int, changes: Sequence[Mapping[str, Any]], states: Callable[[], Mapping[int, Any]]
-    ) -> dict[str, Any]:
+    def progress(self, row: int, states: Callable[[], Mapping[int, Any]]) -> dict[str, Any]:
         """Counts for people and logs.
 
         Args:
             row: before which all ranks were given what is counted.
-            changes: that the run's state tells of.
             states: gives those of the own lanes there.
         """
-        del row, changes, states
+        del row, states
         return {}
 
     @abstractmethod

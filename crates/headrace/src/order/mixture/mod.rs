@@ -5,8 +5,13 @@
 //! within a row of the weights, and so is each lane, but for a few rows, however long it runs. How many points of a lane
 //! fell into an interval is a difference of two sums of Euclid's kind, so any row can be the first.
 //!
-//! Not here: by which part lanes move ([`super::moves`]), which tokens a source's rows hold ([`super::lanes`]), and what
-//! weights a schedule means in rounds.
+//! Where rows become longer or shorter in a round, each lane of a source has given another number of rows by then. So of a
+//! source L changes lane by lane, and so do the rows that it has left.
+//!
+//! Not here: when sources end ([`ends`]), by which part lanes move ([`super::moves`]), which tokens a source's rows hold
+//! ([`super::lanes`]), and what weights a schedule means in rounds.
+
+mod ends;
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -16,6 +21,7 @@ use super::floor_sum::floor_sum;
 use super::kept::Kept;
 use super::moves::{POINTS, best_move, even_blocks, spread};
 use super::ring::Ring;
+use super::strides::{LaneStrides, Strides};
 use crate::error::{Error, Result};
 
 /// Weights are compared with the largest one in units of this part of it: 2^62.
@@ -60,6 +66,8 @@ pub struct Mixture {
     /// The lanes that each source has.
     source_lanes: Vec<u64>,
     stretches: Vec<Stretch>,
+    /// L of each round.
+    lengths: Strides,
     /// The round before which it ends.
     end: Option<u64>,
     /// What was counted of the stretches as they are.
@@ -73,17 +81,8 @@ struct Stretch {
     bounds: Vec<u64>,
     /// A: how far lanes move from draw to draw.
     step: u64,
-}
-
-/// A source that has an end, while it is found out when that comes.
-#[derive(Debug)]
-struct Limited {
-    source: usize,
-    /// The rows that each of its lanes has from where the last source left.
-    rows: Vec<u64>,
-    /// How many of them are given before the round `counted`.
-    taken: Vec<u64>,
-    counted: Option<u64>,
+    /// Rounds of its first draw that lie before it.
+    into: u64,
 }
 
 /// Weights as whole points of the circle, which they sum to: each rounded down, and the points that are left given to
@@ -115,11 +114,19 @@ pub fn shares(weights: &[f64]) -> Result<Vec<u64>> {
 impl Mixture {
     /// A mixture of sources with the given numbers of lanes, each a divisor of `lanes`.
     ///
-    /// With `together`, all lanes take their row of a round from the same source.
+    /// With `together`, all lanes take their row of a round from the same source. `lengths` are those of the rows of
+    /// each round, all of one token where rows are counted.
     ///
     /// # Errors
     /// [`Error::Argument`] if lanes, phases or weights do not fit.
-    pub fn new(seed: u64, lanes: u64, together: bool, source_lanes: Vec<u64>, phases: Vec<Phase>) -> Result<Self> {
+    pub fn new(
+        seed: u64,
+        lanes: u64,
+        together: bool,
+        source_lanes: Vec<u64>,
+        phases: Vec<Phase>,
+        lengths: Strides,
+    ) -> Result<Self> {
         let fits = |own: &u64| *own > 0 && lanes.is_multiple_of(*own);
         if lanes == 0 || !source_lanes.iter().all(fits) {
             let message = format!("the lanes of each source must divide lanes={lanes}, got {source_lanes:?}");
@@ -151,6 +158,7 @@ impl Mixture {
             together,
             source_lanes,
             stretches,
+            lengths,
             end: None,
             kept: Arc::default(),
         })
@@ -190,6 +198,28 @@ impl Mixture {
     /// The rows of the mixture; `None` for one without end.
     pub fn rows(&self) -> Option<u64> {
         self.end.map(|round| round * self.lanes)
+    }
+
+    /// L of the rows of each round.
+    pub fn lengths(&self) -> &Strides {
+        &self.lengths
+    }
+
+    /// L in the lanes of a source.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there are too many tokens to be counted.
+    pub fn strides(&self, source: usize) -> Result<LaneStrides> {
+        if self.lengths.stretches().len() == 1 {
+            return Ok(LaneStrides::alike(self.lengths.clone()));
+        }
+        let lane = |lane| {
+            let mut changes = self.lengths.stretches().skip(1);
+            changes.try_fold(Strides::new(self.lengths.of(0)), |strides, (round, stride)| {
+                strides.changed(self.given(source, lane, round), stride)
+            })
+        };
+        Ok(LaneStrides::each((0..self.source_lanes(source)).map(lane).collect::<Result<_>>()?))
     }
 
     /// The largest share of the rows that a source has in any phase from a round on, from 0 to 1.
@@ -267,10 +297,13 @@ impl Mixture {
         let before = later.take_while(|(_, stretch)| stretch.phase.round < round);
         let taken = before.map(|(at, stretch)| {
             let until = self.until(at).min(round);
-            let (rounds, every) = (until - stretch.phase.round, stretch.phase.every);
+            let (rounds, every) = (stretch.into + until - stretch.phase.round, stretch.phase.every);
             let whole = self.hits(stretch, source, &lanes, rounds / every) * every;
-            let rest = rounds % every;
-            whole + if rest > 0 { rest * self.takes(source, until - 1, lanes.clone()).count() as u64 } else { 0 }
+            let of = |rounds, round| match rounds {
+                0 => 0,
+                _ => rounds * self.takes(source, round, lanes.clone()).count() as u64,
+            };
+            whole + of(rounds % every, until - 1) - of(stretch.into, stretch.phase.round)
         });
         taken.sum()
     }
@@ -321,117 +354,6 @@ impl Mixture {
         counts
     }
 
-    /// Ends the mixture, or goes on without a source, at the first round in which a lane of a source has no row left.
-    /// `limits` are the rows that each source has; `None` for one without end.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] if there are too many rows to be counted.
-    pub fn limit(&mut self, limits: &[Option<u64>], exhausted: Exhausted) -> Result<()> {
-        let limited = limits.iter().enumerate().filter_map(|(source, &rows)| Some((source, rows?)));
-        let mut left: Vec<Limited> =
-            limited.map(|(source, rows)| Limited::new(source, rows, self.source_lanes[source])).collect();
-        let mut from = 0;
-        while let Some((round, source)) = self.first_short(&mut left, from) {
-            if exhausted == Exhausted::Stop {
-                self.end = Some(round);
-                return Ok(());
-            }
-            left.retain(|other| other.source != source);
-            let stretch = self.stretch_of(from);
-            for other in &mut left {
-                self.count(other, stretch, round);
-                other.rows.iter_mut().zip(&other.taken).for_each(|(rows, taken)| *rows -= taken);
-                other.counted = None;
-            }
-            self.leave(source, round)?;
-            from = round;
-        }
-        Ok(())
-    }
-
-    /// The first round from `from` on, with which a stretch begins, in which a source is short of a row, and the first
-    /// such source.
-    fn first_short(&self, limited: &mut [Limited], from: u64) -> Option<(u64, usize)> {
-        // Those that end first come first: then of most others one round is looked at, and counted for good.
-        let stretch = self.stretch_of(from);
-        limited.sort_by_cached_key(|one| one.expected(&self.stretches[stretch]));
-        let end = self.end.unwrap_or(MOST_ROUNDS);
-        if end <= from {
-            return None;
-        }
-        let mut found: Option<(u64, usize)> = None;
-        for one in limited {
-            let most = found.map_or(end, |(round, _)| round);
-            self.count(one, stretch, most);
-            if one.is_short(|_| 0) {
-                found = Some((self.short_round(one, stretch, from..most), one.source));
-            } else if found.is_some_and(|(_, source)| one.source < source)
-                && one.is_short(|lane| self.takes(one.source, most, self.takers(one.source, lane)).count() as u64)
-            {
-                // Of two that are short in the same round the first one counts.
-                found = Some((most, one.source));
-            }
-        }
-        found
-    }
-
-    /// The first of some rounds in which a source is short of a row; in the last one it is.
-    fn short_round(&self, one: &Limited, stretch: usize, rounds: Range<u64>) -> u64 {
-        // From one short round on all are.
-        let (mut low, mut high) = (rounds.start, rounds.start + 1);
-        while high < rounds.end && !self.is_short(one, stretch, high - 1) {
-            (low, high) = (high, rounds.start + (high - rounds.start) * 2);
-        }
-        high = high.min(rounds.end) - 1;
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if self.is_short(one, stretch, middle) { high = middle } else { low = middle + 1 }
-        }
-        low
-    }
-
-    /// Whether a lane of a source has too few rows for all that is taken from a stretch on and up to a round's end.
-    fn is_short(&self, one: &Limited, stretch: usize, round: u64) -> bool {
-        let mut lanes = one.rows.iter().enumerate();
-        lanes.any(|(lane, &rows)| self.given_since(stretch, one.source, lane as u64, round + 1) > rows)
-    }
-
-    /// Counts what the lanes of a source give from a stretch on and before a round, unless that was done.
-    fn count(&self, one: &mut Limited, stretch: usize, round: u64) {
-        if one.counted != Some(round) {
-            let lanes = 0..self.source_lanes[one.source];
-            one.taken = lanes.map(|lane| self.given_since(stretch, one.source, lane, round)).collect();
-            one.counted = Some(round);
-        }
-    }
-
-    /// Goes on without a source from a round on, up to where no other has a weight.
-    fn leave(&mut self, source: usize, round: u64) -> Result<()> {
-        self.kept = Arc::default();
-        let at = self.stretch_of(round);
-        let mut later = self.stretches.split_off(at);
-        if later[0].phase.round < round {
-            self.stretches.push(later[0].clone());
-            let first = &mut later[0].phase;
-            // A draw that decides several rounds is made anew for the rest of them.
-            first.draw += (round - first.round) / first.every;
-            first.round = round;
-        }
-        for Stretch { mut phase, bounds, step } in later {
-            let weight = std::mem::take(&mut phase.weights[source]);
-            if phase.weights.iter().all(|&weight| weight == 0.0) {
-                self.end = Some(phase.round);
-                if self.stretches.is_empty() {
-                    phase.weights[source] = weight;
-                    self.stretches.push(Stretch { phase, bounds, step });
-                }
-                return Ok(());
-            }
-            self.stretches.push(Stretch::new(phase, step)?);
-        }
-        Ok(())
-    }
-
     fn stretch_of(&self, round: u64) -> usize {
         self.stretches.partition_point(|stretch| stretch.phase.round <= round) - 1
     }
@@ -442,27 +364,6 @@ impl Mixture {
     }
 }
 
-impl Limited {
-    fn new(source: usize, rows: u64, lanes: u64) -> Self {
-        let rows = (0..lanes).map(|lane| (rows + lanes - 1 - lane) / lanes).collect();
-        Self { source, rows, taken: Vec::new(), counted: None }
-    }
-
-    /// Whether a lane has too few rows for those that were counted, and some more of each lane.
-    fn is_short(&self, more: impl Fn(u64) -> u64) -> bool {
-        let mut lanes = self.rows.iter().zip(&self.taken).zip(0..);
-        lanes.any(|((&rows, &taken), lane)| taken + more(lane) > rows)
-    }
-
-    /// After how much of a stretch it is about at its end.
-    fn expected(&self, stretch: &Stretch) -> u128 {
-        let share = stretch.bounds[self.source + 1] - stretch.bounds[self.source];
-        let fewest = self.rows.iter().min().copied().unwrap_or(0);
-        let each = u128::from(POINTS) * self.rows.len() as u128;
-        (u128::from(fewest) * each).checked_div(share.into()).unwrap_or(u128::MAX)
-    }
-}
-
 impl Stretch {
     fn new(phase: Phase, step: u64) -> Result<Self> {
         let shares = shares(&phase.weights)?;
@@ -470,12 +371,12 @@ impl Stretch {
             *end += share;
             Some(*end)
         });
-        Ok(Self { bounds: std::iter::once(0).chain(ends).collect(), phase, step })
+        Ok(Self { bounds: std::iter::once(0).chain(ends).collect(), phase, step, into: 0 })
     }
 
     /// Where a lane that begins at `start` is after some rounds of the stretch.
     fn point(&self, start: u64, rounds: u64) -> u64 {
-        let draw = self.phase.draw + rounds / self.phase.every;
+        let draw = self.phase.draw + (self.into + rounds) / self.phase.every;
         ((u128::from(self.step) * u128::from(draw) + u128::from(start)) % u128::from(POINTS)) as u64
     }
 
@@ -494,7 +395,7 @@ mod tests {
     }
 
     fn mixture(seed: u64, lanes: u64, weights: &[f64]) -> Mixture {
-        Mixture::new(seed, lanes, false, vec![lanes; weights.len()], vec![phase(0, weights)]).unwrap()
+        Mixture::new(seed, lanes, false, vec![lanes; weights.len()], vec![phase(0, weights)], Strides::new(1)).unwrap()
     }
 
     /// Weights of which some are 0 and some far smaller than others.
@@ -577,7 +478,7 @@ mod tests {
                 round += length;
                 phase
             }).collect();
-            let mixture = Mixture::new(seed, lanes, together, vec![own; 4], phases).unwrap();
+            let mixture = Mixture::new(seed, lanes, together, vec![own; 4], phases, Strides::new(1)).unwrap();
             for rounds in [0, 1, round / 2, round + 20] {
                 let counts = counted(&mixture, rounds);
                 for (source, lane) in (0..4).flat_map(|source| (0..own).map(move |lane| (source, lane))) {
@@ -610,66 +511,16 @@ mod tests {
         }
 
         #[test]
-        fn sources_end_where_a_lane_is_short(
-            weights in prop::collection::vec(0.05..1.0_f64, 3),
-            later in prop::collection::vec(prop_oneof![4 => 0.05..1.0_f64, 1 => Just(0.0)], 3)
-                .prop_filter("one is positive", |all| all.iter().any(|&one| one > 0.0)),
-            rows in prop::collection::vec(prop::option::of(0_u64..60), 3), change in 1_u64..20, seed: u64, stop: bool,
-        ) {
-            let own = vec![6, 3, 1];
-            let exhausted = if stop { Exhausted::Stop } else { Exhausted::Leave };
-            let phases = vec![phase(0, &weights), phase(change, &later)];
-            let whole = Mixture::new(seed, 6, false, own.clone(), phases).unwrap();
-            let mut mixture = whole.clone();
-            mixture.limit(&rows, exhausted).unwrap();
-            // Row by row: a source goes when a lane has taken all that it has.
-            let mut gone = vec![false; 3];
-            let mut given = own.iter().map(|&own| vec![0_u64; own as usize]).collect::<Vec<_>>();
-            let mut end = None;
-            'rounds: for round in 0..400 {
-                let drawn = loop {
-                    let weights = if round < change { &weights } else { &later };
-                    let left: Vec<f64> =
-                        weights.iter().zip(&gone).map(|(&weight, &gone)| if gone { 0.0 } else { weight }).collect();
-                    if left.iter().all(|&weight| weight == 0.0) {
-                        end = Some(round);
-                        break 'rounds;
-                    }
-                    let mut now = whole.clone();
-                    now.stretches = vec![Stretch::new(phase(0, &left), whole.stretches[0].step).unwrap()];
-                    let drawn: Vec<usize> = (0..6).map(|lane| now.source(round * 6 + lane)).collect();
-                    let mut after = given.clone();
-                    for (lane, &source) in drawn.iter().enumerate() {
-                        after[source][lane * own[source] as usize / 6] += 1;
-                    }
-                    let short = (0..3).find(|&source| rows[source].is_some_and(|rows| {
-                        let own = own[source] as usize;
-                        (0..own).any(|lane| after[source][lane] as usize > (rows as usize + own - 1 - lane) / own)
-                    }));
-                    match short {
-                        None => { given = after; break drawn; }
-                        Some(_) if stop => { end = Some(round); break 'rounds; }
-                        Some(source) => gone[source] = true,
-                    }
-                };
-                for (lane, source) in drawn.into_iter().enumerate() {
-                    prop_assert_eq!(mixture.source(round * 6 + lane as u64), source, "round {}", round);
-                }
-            }
-            prop_assert_eq!(mixture.rows(), end.map(|round| round * 6));
-        }
-
-        #[test]
         fn what_is_kept_of_stretches_is_what_counting_gives_in_any_order(
             weights in prop::collection::vec(prop::collection::vec(0.1..1.0_f64, 3), 1..12), together: bool, seed: u64,
             rows in 0_u64..90, numbers in 1_usize..150, rounds in prop::collection::vec(0_u64..150, 1..12),
         ) {
             let own = vec![6, 3, 1];
             let phases = weights.iter().zip(0..).map(|(weights, at)| phase(at * 7, weights)).collect();
-            let mut mixture = Mixture::new(seed, 6, together, own.clone(), phases).unwrap();
+            let mut mixture = Mixture::new(seed, 6, together, own.clone(), phases, Strides::new(1)).unwrap();
             prop_assert_eq!(mixture.counts(600).iter().sum::<u64>(), 600);
             // A source that leaves makes other stretches.
-            mixture.limit(&[None, Some(rows), Some(rows / 2)], Exhausted::Leave).unwrap();
+            mixture.limit(&[None, Some(rows), Some(rows / 2)], 0, Exhausted::Leave).unwrap();
             mixture.kept = Arc::new(Kept::with_at_most(numbers, mixture.stretches.len(), &own).into());
             for round in rounds {
                 let counts = mixture.counts(round * 6);
@@ -725,7 +576,7 @@ mod tests {
         }
         assert!(shares(&[f64::MAX, f64::MAX]).is_ok());
         assert!(shares(&[f64::MIN_POSITIVE / 4.0, 0.0]).is_ok());
-        let new = |lanes, own, phases| Mixture::new(0, lanes, false, own, phases);
+        let new = |lanes, own, phases| Mixture::new(0, lanes, false, own, phases, Strides::new(1));
         assert!(new(4, vec![3], vec![phase(0, &[1.0])]).is_err());
         assert!(new(0, vec![1], vec![phase(0, &[1.0])]).is_err());
         assert!(new(1, vec![1], vec![phase(1, &[1.0])]).is_err());
