@@ -56,10 +56,9 @@ def packed(corpus: Corpus, elsewhere: Corpus) -> Case:
 
 
 def packed_mixture(corpus: Corpus, elsewhere: Corpus) -> Case:
-    one, other = corpus.open(seq_len=6), elsewhere.open(seq_len=6)
-
-    def loader(c: float, *moved: str, **arguments: Any) -> hr.DataLoader:
+    def loader(c: float, *moved: str, seq_len: int = 6, **arguments: Any) -> hr.DataLoader:
         weights = {"a": 1.0, "b": 1.0, "c": c}
+        one, other = corpus.open(seq_len=seq_len), elsewhere.open(seq_len=seq_len)
         sources = {name: (other if name in moved else one, weight) for name, weight in weights.items()}
         return hr.DataLoader(hr.mix(sources), global_batch_size=4, **arguments)
 
@@ -68,11 +67,12 @@ def packed_mixture(corpus: Corpus, elsewhere: Corpus) -> Case:
 
     return Case(
         before=lambda: loader(1),
-        after=lambda: loader(4, "b", "c", exclude=["f0.parquet:0:0"]),
+        after=lambda: loader(4, "b", "c", seq_len=9, exclude=["f0.parquet:0:0"]),
         told=(
             "1 excluded documents are only here",
             "source 'b' has moved",
             "source 'c' has moved",
+            "seq_len changes from 6 to 9",
             "the mixture changes from row 8 on: the weight of source 'c'",
         ),
         spoil=spoil,
@@ -153,21 +153,23 @@ def rows_of_more_items(*_: Corpus) -> Case:
 
 
 def mixture_of_rows(*_: Corpus) -> Case:
-    def loader(names: str, function: Any, seq_len: int, **arguments: Any) -> hr.DataLoader:
-        return loader_of(hr.mix({name: (dynamic(OLD, function, seq_len), 1) for name in names}), **arguments)
+    def loader(names: str, sizes: tuple[int, ...], function: Any, seq_len: int, **arguments: Any) -> hr.DataLoader:
+        return loader_of(hr.mix({name: (dynamic(sizes, function, seq_len), 1) for name in names}), **arguments)
 
     def spoil(state: State) -> None:
         state["lane_states"]["3"]["row"] = -1
 
     return Case(
-        before=lambda: loader("ab", here, 20),
-        after=lambda: loader("abc", there, 30, exclude=EXCLUDED),
+        before=lambda: loader("ab", OLD, here, 20),
+        after=lambda: loader("abc", NEW, there, 30, exclude=EXCLUDED),
         told=(
             "2 excluded documents are only here",
+            "seq_len changes from 20 to 30",
+            "12 samples were added to source 'a'",
+            "12 samples were added to source 'b'",
             "the mixture changes from row 8 on: source 'c' is only here",
             "the functions of source 'a' have other names",
             "the functions of source 'b' have other names",
-            "seq_len changes from 20 to 30",
         ),
         spoil=spoil,
         refusal="lane 3",
