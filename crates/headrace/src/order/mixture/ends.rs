@@ -246,7 +246,7 @@ mod tests {
                         after[source][lane * own[source] as usize / 6] += length;
                     }
                     let short = (0..3).find(|&source| tokens[source].is_some_and(|tokens| {
-                        let dealt = |lane| ((tokens + own[source] - 1 - lane) / own[source]).saturating_sub(overlap);
+                        let dealt = |lane: u64| ((tokens + own[source] - 1 - lane) / own[source]).saturating_sub(overlap);
                         (0..own[source]).any(|lane| after[source][lane as usize] > dealt(lane))
                     }));
                     match short {
