@@ -299,6 +299,15 @@ def test_what_was_reached_lies_behind_the_next_document(reached: str) -> None:
         other.load_state_dict(other.state_dict() | {"lane_states": state["lane_states"]})
 
 
+def test_what_comes_too_late_for_a_run_with_an_end_is_said_not_to_be_used() -> None:
+    loader = loader_of(made_up((8, 4)).map(_short).pack(1), 4, epochs=1, shuffle=False)
+    next(iter(loader))
+    again = loader_of(made_up((8, 4, 2)).map(_short).pack(1), 4, epochs=1, shuffle=False)
+    with pytest.warns(UserWarning, match="; no epoch to come is of them$"):
+        again.load_state_dict(loader.state_dict(), strict=False)
+    assert [batch["tokens"][:, 0].tolist() for batch in again] == [[4, 5, 6, 7], [8, 9, 10, 11]]
+
+
 def test_a_run_with_an_end_has_the_items_of_its_passes() -> None:
     loader = loader_of(made_up((8, 4)).map(_short).pack(1), 4, epochs=3, shuffle=False)
     next(iter(loader))

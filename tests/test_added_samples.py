@@ -282,6 +282,16 @@ def test_other_changes_of_data_are_refused(other: str) -> None:
         loader.load_state_dict(loader.state_dict())
 
 
+@pytest.mark.parametrize("total", [1, 2])
+def test_what_comes_too_late_for_a_run_with_an_end_is_said_not_to_be_used(total: int) -> None:
+    loader = load(made_up(OLD), 4, epochs=total)
+    next(iter(loader))
+    again = load(made_up(NEW), 4, epochs=total)
+    with pytest.warns(UserWarning, match="; no epoch to come is of them$" if total == 1 else "from epoch 1 on$"):
+        again.load_state_dict(loader.state_dict(), strict=False)
+    assert sorted(epochs(given_by(again))) == list(range(total))
+
+
 def test_a_state_that_is_refused_is_not_warned_of() -> None:
     state = given_by(load(made_up(OLD), 4, lanes=4, seed=3), 2)[-1].state
     for options, message in (({"lanes": 2}, "lanes"), ({"seed": 4}, "seed")):

@@ -37,10 +37,19 @@ def data_of(pipeline: AnyPipeline, shuffle: bool) -> Data:
     return Data(kind, {"order": kind, "samples": held.samples, "selection": held.selection}, held.sources)
 
 
-def adapted(pipeline: AnyPipeline, data: Data, state: Mapping[str, Any], *, strict: bool) -> Adapted:
+def adapted(
+    pipeline: AnyPipeline, data: Data, state: Mapping[str, Any], *, epochs: int | None, strict: bool
+) -> Adapted:
     """A state whose form was checked, as the beginning of a run over some data.
 
     With `strict` off samples may have been added, to any source of a zip, and the state tells of it.
+
+    Args:
+        pipeline: whose samples.
+        data: of it.
+        state: see above.
+        epochs: of the run; None for no end.
+        strict: see above.
 
     Raises:
         StateMismatch: naming the first difference that is not allowed.
@@ -53,7 +62,9 @@ def adapted(pipeline: AnyPipeline, data: Data, state: Mapping[str, Any], *, stri
     _check_same(data, begin)
     adapted = Adapted(begin)
     for source, one, before in grown:
-        adapted = noted(adapted, one, before, lambda: state["position"], source=source, strict=strict)
+        # The passes of a zip's sources are not its epochs.
+        passes = epochs if source is None else None
+        adapted = noted(adapted, one, before, lambda: state["position"], source=source, epochs=passes, strict=strict)
     length = state["pipeline"].get("samples")
     if isinstance(pipeline, ZipPipeline) and begin["pipeline"].get("samples") != length:
         adapted = noted_length(adapted, length, pipeline.length)

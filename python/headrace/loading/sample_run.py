@@ -352,7 +352,7 @@ def start(
     data = data_of(pipeline, shuffle)
     texts: tuple[str, ...] = ()
     if state is not None:
-        state, texts = adapted(pipeline, data, state, strict=strict)
+        state, texts = adapted(pipeline, data, state, epochs=given.epochs, strict=strict)
     order, windows = order_of(pipeline, data, seed, given, largest, state)
     fixed: dict[str, Any] = {
         "schema": SCHEMA,

@@ -151,7 +151,8 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
         begin = adapted(self.given.exclude, check_state(whole, "dynamic"), strict=strict)
         exclusion, _ = exclusion_of(self.given.exclude, begin.state)
         with self.exclusive():
-            begin = begin.then(self._planner.adapted(begin.state, exclusion, strict=strict))
+            epochs = self.given.epochs
+            begin = begin.then(self._planner.adapted(begin.state, exclusion, epochs=epochs, strict=strict))
             self._resume(begin, strict=strict)
             # Those of another seed, or another window.
             self._workers = None

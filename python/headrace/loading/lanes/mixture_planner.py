@@ -35,10 +35,13 @@ class MixturePlanner(Planner):
         """See `Planner.plan`."""
         return MixturePlan(self._dataset, setup, state)
 
-    def adapted(self, state: Mapping[str, Any], exclusion: Exclusion | None, *, strict: bool) -> Adapted:
+    def adapted(
+        self, state: Mapping[str, Any], exclusion: Exclusion | None, *, epochs: int | None, strict: bool
+    ) -> Adapted:
         """See `Planner.adapted`: items may have been added to sources, weights and rows' length may be others from here
         on, and sources may come and go.
         """  # noqa: D205
+        del epochs  # mixtures have none
         if state["pipeline"].get("mode") != "mixture":
             raise StateMismatch(
                 "the pipeline is not that of the state: mode is 'mixture' here and "

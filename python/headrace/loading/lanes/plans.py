@@ -27,7 +27,9 @@ class _DocumentPlanner(Planner):
         """See `Planner.plan`."""
         return DocumentPlan(self._pipeline, setup, changes_of(state))
 
-    def adapted(self, state: Mapping[str, Any], exclusion: Exclusion | None, *, strict: bool) -> Adapted:
+    def adapted(
+        self, state: Mapping[str, Any], exclusion: Exclusion | None, *, epochs: int | None, strict: bool
+    ) -> Adapted:
         """See `Planner.adapted`: items may have been added."""
         base = self._pipeline.base if exclusion is None else exclusion.kept(self._pipeline.base)
         before = held_by(state)
@@ -35,7 +37,11 @@ class _DocumentPlanner(Planner):
             return Adapted(dict(state))
         begin = Adapted(with_held(state, Held.by(base)))
         marks = state["lane_states"]
-        return noted(begin, base, before, lambda: first_unused(self._pipeline, state, marks), strict=strict)
+
+        def reached() -> int:
+            return first_unused(self._pipeline, state, marks)
+
+        return noted(begin, base, before, reached, epochs=epochs, strict=strict)
 
 
 def planner_of(dataset: DynamicDataset | MixDataset) -> Planner:

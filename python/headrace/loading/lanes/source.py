@@ -324,12 +324,15 @@ class Planner(ABC):
         """
 
     @abstractmethod
-    def adapted(self, state: Mapping[str, Any], exclusion: Exclusion | None, *, strict: bool) -> Adapted:
+    def adapted(
+        self, state: Mapping[str, Any], exclusion: Exclusion | None, *, epochs: int | None, strict: bool
+    ) -> Adapted:
         """A state whose form was checked, for `plan`; with `strict` off changed where that is allowed.
 
         Args:
             state: of the run so far.
             exclusion: what the run does without.
+            epochs: passes that it has; None for no end.
             strict: False allows some differences.
 
         Raises:
