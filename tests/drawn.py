@@ -389,7 +389,7 @@ def mixtures(draw: st.DrawFn) -> Drawn:
 
     ends = arguments.get("on_exhausted") in ("stop", "drop")
     changes = {"batch size", "exclude", "skip"} | (set() if "schedule" in arguments or ends else {"weights"})
-    if kind in ("rows", "packed and rows") and arguments.get("schedule", hr.WeightSchedule({})).over != "tokens":
+    if not kind.startswith("samples") and arguments.get("schedule", hr.WeightSchedule({})).over != "tokens":
         changes.add("seq_len")
     if all("data added" in one.changes for one in sources):
         changes.add("data added")
