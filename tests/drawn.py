@@ -267,7 +267,7 @@ def packed(draw: st.DrawFn) -> Drawn:
         Form(draw(st.integers(3, 6))),
         holds=None if "overlap" in packing else source,
         traced={0: source},
-        changes=frozenset({"batch size", "seq_len", "exclude", "skip"}),
+        changes=frozenset({"batch size", "seq_len", "exclude", "skip", "data added"}),
         arguments=more,
     )
 
@@ -358,7 +358,8 @@ def mixtures(draw: st.DrawFn) -> Drawn:
     sources: list[Drawn] = []
     for place, number in enumerate(numbers):
         if kind == "packed" or (with_packed and place == 0):
-            sources.append(Drawn(f"corpus {number}: packed", partial(_packed, number=number), traced={0: number}))
+            column, grows = partial(_packed, number=number), frozenset({"data added"})
+            sources.append(Drawn(f"corpus {number}: packed", column, traced={0: number}, changes=grows))
         elif kind.startswith("samples"):
             sources.append(draw(samples(number, ending=kind == "samples that end")))
         else:

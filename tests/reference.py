@@ -198,6 +198,8 @@ class Reference:
         remainder: what becomes of the last tokens of a finite run.
         pad_id: the token that fills rows up where `remainder="pad"`.
         batch_schedule: {step: the B that holds from this step on}.
+        data: {pass: how many of the chunks, the first ones, the data has from this pass on}; all in each pass if it is
+            left out.
     """
 
     def __init__(
@@ -217,6 +219,7 @@ class Reference:
         remainder: Literal["drop", "pad"] = "drop",
         pad_id: int = 0,
         batch_schedule: Mapping[int, int] | None = None,
+        data: Mapping[int, int] | None = None,
     ) -> None:
         self.chunks = chunks
         self.seed = seed
@@ -232,13 +235,14 @@ class Reference:
         self.remainder = remainder
         self.pad_id = pad_id
         self.batch_schedule = dict(batch_schedule or {})
+        self.data = dict(data or {0: len(chunks)})
         if min(lanes, window, seq_len, global_batch_size, *self.batch_schedule.values()) < 1 or overlap < 0:
             raise ValueError("lanes, window, seq_len and batch sizes must be at least 1, overlap at least 0")
         if not shuffle and lanes != 1:
             raise ValueError("the sequential order has one lane")
         self._expanded = [self._expand(number) for number in range(len(chunks))]
         self.pass_weight = sum(len(units) for units in self._expanded)
-        if self.pass_weight == 0:
+        if self.weight_of_pass(0) == 0:
             raise ValueError("data without a token has no order")
         self._written: list[list[LaneUnit]] = [[] for _ in range(lanes)]
         self._next_windows = ((epoch, window) for epoch in count() for window in range(len(self.pass_windows(epoch))))
@@ -257,9 +261,21 @@ class Reference:
                     units.append(Unit(token, Source(chunk, row, position, special)))
         return units
 
+    def chunks_of_pass(self, epoch: int) -> int:
+        """The number of chunks that the data has in a pass."""
+        return self.data[max(begin for begin in self.data if begin <= epoch)]
+
+    def weight_of_pass(self, epoch: int) -> int:
+        """The number of units of a pass."""
+        return sum(len(units) for units in self._expanded[: self.chunks_of_pass(epoch)])
+
+    def begin_of_pass(self, epoch: int) -> int:
+        """The number of units of all passes before one."""
+        return sum(self.weight_of_pass(before) for before in range(epoch))
+
     def pass_windows(self, epoch: int) -> list[list[int]]:
         """The windows of a pass, each a list of chunk numbers."""
-        order = list(range(len(self.chunks)))
+        order = list(range(self.chunks_of_pass(epoch)))
         if self.shuffle:
             order = shuffled_range(len(order), seed=self.seed, purpose=CHUNKS_OF_A_PASS, epoch=epoch)
         return [order[start : start + self.window] for start in range(0, len(order), self.window)]
@@ -268,7 +284,7 @@ class Reference:
         """The slice of each lane of a window, not shuffled yet."""
         windows = self.pass_windows(epoch)
         before = sum(len(self._expanded[chunk]) for chunks in windows[:window] for chunk in chunks)
-        begin = epoch * self.pass_weight + before
+        begin = self.begin_of_pass(epoch) + before
         units = [unit for chunk in windows[window] for unit in self._expanded[chunk]]
         shares = Counter(v % self.lanes for v in range(begin, begin + len(units)))
         rest = iter(units)
@@ -310,7 +326,7 @@ class Reference:
     def _units_dealt(self) -> Counter[int]:
         if self.epochs is None:
             raise ValueError("a run without end has no last unit")
-        return Counter(v % self.lanes for v in range(self.epochs * self.pass_weight))
+        return Counter(v % self.lanes for v in range(self.begin_of_pass(self.epochs)))
 
     def lane_length(self, lane: int) -> int:
         """The number of units of a lane's stream in a finite run."""
@@ -367,6 +383,15 @@ class Reference:
         k, lane = divmod(g, self.lanes)
         [first] = self.lane_units(lane, k * self.seq_len, k * self.seq_len + 1)
         return first.epoch
+
+    def first_pass_of_added(self, rows: Iterable[int]) -> int:
+        """The first pass over data that is added when these rows were given."""
+        used = 0
+        for g in rows:
+            k, lane = divmod(g, self.lanes)
+            for place in range(k * self.seq_len, (k + 1) * self.seq_len + self.overlap):
+                used = max(used, place * self.lanes + lane + 1)
+        return next(epoch for epoch in count() if self.begin_of_pass(epoch) >= used)
 
     # Batches
 

@@ -128,6 +128,43 @@ def test_data_that_moved(corpus: Corpus, tmp_path: Path) -> None:
     assert lines(fourth.state_dict()) == [line, ("batch size", 2, 8, 4, 8), back]
 
 
+def test_files_that_were_added(corpus: Corpus, tmp_path: Path) -> None:
+    """Of packed columns and of sources of mixtures: twice, and a batch size between."""
+    folders = [tmp_path / str(count) for count in (1, 2, 3)]
+    for count, folder in enumerate(folders, 1):
+        folder.mkdir()
+        for name in sorted(corpus.files)[:count]:
+            shutil.copy(corpus.folder / name, folder / name)
+    parts = [hr.open(folder).pack(**PACKING) for folder in folders]
+    for made, told in (
+        (lambda part: part, "they are used from epoch"),
+        (lambda part: hr.mix({"a": (part, 1), "b": (parts[0], 1)}), "they are used from its pass"),
+    ):
+        loader = hr.DataLoader(made(parts[0]), global_batch_size=4)
+        data: list[dict[str, Any]] = []
+        for part, batch in zip(parts[1:], (4, 8), strict=True):
+            take(loader, 3)
+            data.append(loader.state_dict()["sources"][0])
+            again = hr.DataLoader(made(part), global_batch_size=batch)
+            with pytest.warns(UserWarning, match=told):
+                again.load_state_dict(loader.state_dict(), strict=False)
+            loader = again
+        take(loader, 3)
+        state = loader.state_dict()
+        data.append(state["sources"][0])
+        first, second, size = lines(state)
+        assert [line[:3] for line in (first, second)] == [("data added", 3, 12), ("data added", 6, 24)]
+        assert size == ("batch size", 6, 24, 4, 8)
+        pairs = [(line[3], line[4]) if "files" in line[3] else (line[3]["a"], line[4]["a"]) for line in (first, second)]
+        for number, (before, after) in enumerate(pairs):
+            assert before == {key: data[number][key] for key in before}
+            assert after == {"epoch": after["epoch"]} | {key: data[number + 1][key] for key in before}
+            assert {"identity", "files", "row_groups", "rows", "tokens"} <= set(before)
+        fresh = hr.DataLoader(made(parts[2]))
+        fresh.load_state_dict(state)
+        assert fresh.state_dict() == state
+
+
 def test_mixtures(corpus: Corpus, tmp_path: Path) -> None:
     """Data that moved, other weights, other sources: one after another."""
     one = corpus.open(**PACKING)

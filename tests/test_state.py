@@ -405,8 +405,10 @@ def test_a_file_with_fewer_tokens_is_named(corpus: Corpus, state: dict[str, Any]
     assert f"{tokens + 2} tokens here, {tokens} in the state" in message
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "f1a.parquet", "z.parquet", "below/x.parquet"])
-def test_an_added_file_is_named(corpus: Corpus, state: dict[str, Any], tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["a.parquet", "f1a.parquet", "below/x.parquet"])
+def test_a_file_that_was_added_among_the_others_is_named(
+    corpus: Corpus, state: dict[str, Any], tmp_path: Path, name: str
+) -> None:
     other = copy(corpus, tmp_path / "copy")
     other.write(name, [[[1, 2, 3]]])
     message = mismatch(other, state)

@@ -171,9 +171,11 @@ impl Index {
         Ok(info)
     }
 
-    /// Digests of the data, seen through one column: with the paths, and without.
-    fn identity(&self, column: &str) -> PyResult<(String, String)> {
-        let identity = self.0.identity(column).map_err(to_python)?;
+    /// Digests of the data, or of its first files alone, seen through one column: with the paths, and without.
+    #[pyo3(signature = (column, *, files = None))]
+    fn identity(&self, column: &str, files: Option<usize>) -> PyResult<(String, String)> {
+        let files = files.unwrap_or(self.0.files.len());
+        let identity = self.0.identity_of_first(files, column).map_err(to_python)?;
         Ok((format!("{:032x}", identity.digest), format!("{:032x}", identity.content)))
     }
 

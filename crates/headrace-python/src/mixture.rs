@@ -74,6 +74,17 @@ impl Mixture {
         py.detach(|| self.0.counts(row))
     }
 
+    /// The first pass over a source that begins behind all of its tokens that are among the first `row` rows.
+    fn pass_after(&self, py: Python<'_>, source: usize, run: &Run, row: u64) -> u64 {
+        let pass = |row| run.0.rows().pass_after(row);
+        py.detach(|| self.0.last_rows(source, row).into_iter().map(pass).max().unwrap_or(0))
+    }
+
+    /// Whether a source that had no row left went before the last of the first `row` rows.
+    fn has_left(&self, source: usize, row: u64) -> bool {
+        self.0.has_left(source, row)
+    }
+
     /// The weights that hold in a round: 0 for sources that have left.
     fn weights(&self, round: u64) -> Vec<f64> {
         self.0.weights(round).to_vec()

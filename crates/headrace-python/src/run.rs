@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use headrace::engine::{self, PackSpec};
+use headrace::engine::{self, Changes, PackSpec};
 use headrace::order::{self, OrderSpec, Remainder};
 use headrace::pack::Specials;
 use headrace::state::{self, Segment};
@@ -21,7 +21,7 @@ pub(crate) struct Run(pub(crate) Arc<engine::Run>);
 impl Run {
     #[new]
     #[pyo3(signature = (index, column, *, seed, shuffle, lanes, window, seq_len, overlap, bos_id, eos_id, boundaries,
-                        wide, pad_id, epochs, pad, changes = vec![]))]
+                        wide, pad_id, epochs, pad, changes = vec![], data = vec![]))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of one call from loader.py")]
     fn new(
         index: &Index,
@@ -40,13 +40,15 @@ impl Run {
         epochs: Option<u64>,
         pad: bool,
         changes: Vec<(u64, u64)>,
+        data: Vec<(u64, u64)>,
     ) -> PyResult<Self> {
         let (index, column) = index.column(column)?;
         let spec = OrderSpec { seed, shuffle, lanes, window };
         let specials = Specials { bos: bos_id, eos: eos_id };
         let pack = PackSpec { seq_len, overlap, specials, boundaries, wide, pad_id };
         let remainder = if pad { Remainder::Pad } else { Remainder::Drop };
-        let run = engine::Run::new(index, column, spec, pack, &changes, epochs, remainder);
+        let changes = Changes { lengths: &changes, data: &data };
+        let run = engine::Run::new(index, column, spec, pack, changes, epochs, remainder);
         run.map(|run| Self(Arc::new(run))).map_err(to_python)
     }
 
@@ -56,16 +58,15 @@ impl Run {
         run.map(|run| Self(Arc::new(run))).map_err(to_python)
     }
 
-    /// Tokens of one pass, with those that packing adds.
-    #[getter]
-    fn weight(&self) -> u64 {
-        self.0.order().total()
-    }
-
-    /// Windows in a pass.
+    /// Windows in a pass to come.
     #[getter]
     fn windows(&self) -> u64 {
-        self.0.order().windows()
+        self.0.order().passes().windows()
+    }
+
+    /// The first pass that begins behind all tokens of the first `rows` rows.
+    fn pass_after(&self, rows: u64) -> u64 {
+        rows.checked_sub(1).map_or(0, |last| self.0.rows().pass_after(last))
     }
 
     /// Rows of a finite run; None for one without end.

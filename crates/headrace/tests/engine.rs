@@ -11,7 +11,7 @@ use std::time::Duration;
 use arrow::array::Int32Builder;
 use arrow::array::{ArrayRef, ListBuilder, RecordBatch};
 use headrace::cancel::Cancel;
-use headrace::engine::{Batch, Engine, LayOut, Next, Numbers, Options, PackSpec, Run, sources};
+use headrace::engine::{Batch, Changes, Engine, LayOut, Next, Numbers, Options, PackSpec, Run, sources};
 use headrace::index::{Index, OpenOptions, Progress};
 use headrace::order::{OrderSpec, Remainder};
 use headrace::pack::{Span, Specials};
@@ -42,7 +42,7 @@ fn run(folder: &Path, shuffle: bool, lanes: u64) -> Result<Arc<Run>> {
 }
 
 /// The same, with rows of other lengths from some on.
-fn changed(folder: &Path, shuffle: bool, lanes: u64, changes: &[(u64, u64)]) -> Result<Arc<Run>> {
+fn changed(folder: &Path, shuffle: bool, lanes: u64, lengths: &[(u64, u64)]) -> Result<Arc<Run>> {
     let cancel = Cancel::new();
     let options = OpenOptions { cache_dir: Some(folder.join("_cache")), ..OpenOptions::default() };
     let url = folder.to_str().unwrap().to_owned();
@@ -52,7 +52,8 @@ fn changed(folder: &Path, shuffle: bool, lanes: u64, changes: &[(u64, u64)]) -> 
     let spec = OrderSpec { seed: 1, shuffle, lanes, window: 3 };
     let specials = Specials { bos: None, eos: Some(-1) };
     let pack = PackSpec { seq_len: 5, overlap: 0, specials, boundaries: true, wide: false, pad_id: 0 };
-    Run::new(Arc::new(index), column, spec, pack, changes, Some(2), Remainder::Drop).map(Arc::new)
+    Run::new(Arc::new(index), column, spec, pack, Changes { lengths, data: &[] }, Some(2), Remainder::Drop)
+        .map(Arc::new)
 }
 
 fn options(folder: &Path, batch: u64) -> Options {
@@ -259,6 +260,8 @@ fn rows_of_another_length_go_on_with_the_next_token() {
 struct Case {
     lengths: Vec<usize>,
     row_group: usize,
+    /// From which pass on there are how many tenths of the chunks, or all from the first on.
+    added: Vec<(u64, u64)>,
     /// From this document on, tokens do not fit 16 bits.
     wide_from: usize,
     lanes: u64,
@@ -278,15 +281,21 @@ fn cases() -> impl Strategy<Value = Case> {
     let length = prop_oneof![4 => 0..9_usize, 3 => Just(0), 3 => 9..60_usize, 1 => 100..900_usize];
     let specials =
         (prop_oneof![Just(None), Just(Some(7)), Just(Some(-1))], prop_oneof![Just(None), Just(Some(65_535))]);
-    let data = (prop::collection::vec(length, 1..150), 1..30_usize, 0..300_usize);
+    let added = prop_oneof![
+        Just(vec![]),
+        (1..3_u64, 1..10_u64).prop_map(|(epoch, part)| vec![(0, part), (epoch, 10)]),
+        (1..6_u64, 6..10_u64).prop_map(|(one, two)| vec![(0, one), (1, two), (2, 10)]),
+    ];
+    let data = (prop::collection::vec(length, 1..150), 1..30_usize, 0..300_usize, added);
     let order = (1..20_u64, 1..7_u64, (1..4_u64, 1..4_u64), 1..4_u64);
     let pack = (1..40_u64, 0..12_u64, specials, any::<bool>(), any::<bool>(), 1..4_usize);
     (data, order, pack).prop_map(|(data, order, pack)| {
-        let ((lengths, row_group, wide_from), (lanes, window, batch, world)) = (data, order);
+        let ((lengths, row_group, wide_from, added), (lanes, window, batch, world)) = (data, order);
         let (seq_len, overlap, (bos, eos), is_padded, is_wide, workers) = pack;
         Case {
             lengths,
             row_group,
+            added,
             wide_from,
             lanes: lanes * world,
             window,
@@ -351,7 +360,11 @@ impl Case {
         let spec = OrderSpec { seed: 5, shuffle: true, lanes: self.lanes, window: self.window };
         let Case { seq_len, overlap, specials, is_wide: wide, .. } = *self;
         let pack = PackSpec { seq_len, overlap, specials, boundaries: true, wide, pad_id: -9 };
-        Run::new(Arc::new(index), column, spec, pack, &[], Some(3), self.remainder).ok().map(Arc::new)
+        let chunks = column.chunks.len() as u64;
+        let data: Vec<(u64, u64)> =
+            self.added.iter().map(|&(epoch, part)| (epoch, (chunks * part).div_ceil(10))).collect();
+        let changes = Changes { lengths: &[], data: &data };
+        Run::new(Arc::new(index), column, spec, pack, changes, Some(3), self.remainder).ok().map(Arc::new)
     }
 
     /// The same without some documents, and the same of files that have these as empty ones.

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use arrow::array::{ArrayRef, Int32Builder, ListBuilder, RecordBatch};
 use headrace::cancel::Cancel;
-use headrace::engine::{Batch, Engine, LayOut, MixedEngine, Next, Numbers, Options, PackSpec, Run, mixed_sources};
+use headrace::engine::{
+    Batch, Changes, Engine, LayOut, MixedEngine, Next, Numbers, Options, PackSpec, Run, mixed_sources,
+};
 use headrace::index::{Index, OpenOptions, Progress};
 use headrace::order::{Mixture, OrderSpec, Phase, Remainder, Strides, rank_rows};
 use headrace::pack::Specials;
@@ -42,7 +44,7 @@ fn run(folder: &Path, documents: std::ops::Range<i32>, lanes: u64, window: u64) 
     let spec = OrderSpec { seed: 1, shuffle: true, lanes, window };
     let specials = Specials { bos: None, eos: None };
     let pack = PackSpec { seq_len: ROW as u64, overlap: 0, specials, boundaries: false, wide: false, pad_id: 0 };
-    Arc::new(Run::new(Arc::new(index), column, spec, pack, &[], None, Remainder::Drop).unwrap())
+    Arc::new(Run::new(Arc::new(index), column, spec, pack, Changes::default(), None, Remainder::Drop).unwrap())
 }
 
 fn options(folder: &Path) -> Options {

@@ -116,7 +116,8 @@ class MixtureDriver(CountedDriver[RunArguments, runs.Run]):
         checked = check_state(state if isinstance(state, Mapping) else State.merge(state), "mixture")
         begin = adapted(self.given.exclude, checked, strict=strict)
         dataset = self.kept.of_mixture(self.dataset, begin.state)
-        self._resume(begin.then(states.adapted(dataset, begin.state, strict=strict)))
+        begin = begin.then(states.adapted(dataset, begin.state, strict=strict))
+        self._resume(begin.then(runs.with_added(dataset, self.given, begin.state)))
 
     def seek(self, step: int) -> None:
         """See `Driver.seek`."""

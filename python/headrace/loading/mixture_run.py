@@ -1,7 +1,7 @@
 """From arguments and a loaded state to a run over a mixture: whose row comes when, and where it stands."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any, Final
@@ -9,22 +9,25 @@ from typing import Any, Final
 import numpy as np
 
 from headrace import _core
+from headrace._changes import Adapted
 from headrace.dataset import PackedDataset
 from headrace.mixing import MixDataset
 from headrace.state import ORDER, SCHEMA
 
 from . import mixture_state as states
+from .added import ADDED
 from .counted import Position
 from .exclusion import exclusion_of
 from .lengths import Lengths
 from .mixture_changes import check_counts, rules
 from .mixture_weights import Weighting, check_enough, largest_shares, phases
+from .packed_added import Era, epoch_of, eras_of, noted_of, tokens_of, told_of
 from .packed_exclusion import Masking, masking
-from .packed_run import position_of
+from .packed_run import core_run, position_of
 from .run_arguments import RunArguments, RunResources, choose
 from .schedule import check_divides
 
-__all__ = ["Run", "on_other_ranks", "start", "with_steps"]
+__all__ = ["Run", "on_other_ranks", "start", "with_added", "with_steps"]
 
 _WINDOW_TOKENS: Final = 64 << 20
 """Tokens that the default windows of all sources hold together at least, on average."""
@@ -53,6 +56,8 @@ class Part:
     """None if it has no token, or was taken out."""
     fixed: Mapping[str, Any] = field(repr=False)
     """What a state says of its data."""
+    eras: Sequence[Era] = field(repr=False)
+    """Which of the data its passes are over."""
 
     def within(self, mixture: _core.Mixture, number: int) -> "Part":
         """The same where rows of the mixture change their length."""
@@ -171,7 +176,7 @@ class Run:
         counts = self.given(row)
         tokens = self.lengths.tokens_of(self.core, counts)
         return [
-            {"rows": rows, "tokens": own, "epoch": own // max(1, part.fixed["weight"])}
+            {"rows": rows, "tokens": own, "epoch": epoch_of(part.eras, own)}
             for part, rows, own in zip(self.parts, counts, tokens, strict=True)
         ]
 
@@ -231,6 +236,42 @@ def start(
     if state is not None:
         check_counts(state, run.progress(position.row))
     return run, position
+
+
+def with_added(dataset: MixDataset, given: RunArguments, state: dict[str, Any]) -> Adapted:
+    """A state that fits a dataset but for data that was added to sources, as the beginning of a run over all of it.
+
+    A source changes with the first pass that begins behind all that the mixture has drawn of it. The passes after which
+    it is exhausted are as many as before, and one that has left stays away.
+    """
+    entries = {entry["name"]: entry for entry in state["sources"]}
+    grown = {
+        name: states.described(name, data)
+        for name, data in dataset.packed.items()
+        if data.core.file_count > entries[name]["files"]
+    }
+    begin = Adapted(state)
+    if not grown:
+        return begin
+    # What is given of batches to come says nothing of rows that were.
+    run, _ = start(dataset, replace(given, batch_size=None, schedule=None), 1, 0, state)
+    after: dict[str, Any] = {}
+    texts: list[str] = []
+    for number, part in enumerate(run.parts):
+        if part.name not in grown or part.dataset is None:
+            continue
+        epoch = 0 if part.core is None else run.core.pass_after(number, part.core, state["position"])
+        passes = dataset.passes(part.name)
+        if passes is not None and run.core.has_left(number, state["position"]):
+            epoch = max(epoch, passes)
+        use = f"they are used from its pass {epoch} on"
+        if passes is not None and epoch >= passes:
+            use = f"none of its {passes} passes is to come, so they are not used"
+        texts.append(f"{told_of(part.dataset, entries[part.name], f'source {part.name!r}')}; {use}")
+        after[part.name] = {"epoch": epoch} | noted_of(grown[part.name])
+    before = {name: noted_of(entries[name]) for name in after}
+    sources = [entry | grown.get(entry["name"], {}) for entry in state["sources"]]
+    return begin._replace(state=state | {"sources": sources}).noted(ADDED, before, after, *texts)
 
 
 def with_steps(run: Run, position: Position) -> Run:
@@ -314,14 +355,19 @@ def _part(
         StateMismatch: if a window is given that is not the saved one.
     """
     data = dataset.packed.get(name)
+    fresh = None if data is None else states.described(name, data)
+    # Of data that was added a state may not know yet.
+    known = saved or fresh
+    if known is None:
+        raise AssertionError(f"source {name!r} is neither in the dataset nor in the state")
+    kept = fresh or {key: known[key] for key in states.SOURCE}
+    eras = eras_of(fixed["changes"], known, name)
     rules = fixed["pipeline"]
     passes: int | None = rules["max_epochs"].get(name, None if rules["on_exhausted"] == "repeat" else 1)
+    dealt = tokens_of(eras, passes)
     if data is None:
-        if saved is None:
-            raise AssertionError(f"source {name!r} is neither in the dataset nor in the state")
-        kept = {key: saved[key] for key in states.SOURCE}
-        own = {key: saved[key] for key in ("lanes", "window", "limit")}
-        return Part(name=name, dataset=None, dealt=_dealt(saved["weight"], passes), **own, core=None, fixed=kept)
+        own = {key: known[key] for key in ("lanes", "window", "limit")}
+        return Part(name=name, dataset=None, dealt=dealt, **own, core=None, fixed=kept, eras=eras)
     chunks = data.core.row_group_count
     if saved is not None and saved["lanes"] is not None:
         lanes, window = saved["lanes"], choose("window", given.window, saved, 1)
@@ -329,36 +375,24 @@ def _part(
         tokens = max(_WINDOW_TOKENS, fixed["lanes"] * _WINDOW_TOKENS_PER_LANE) * share >> 48
         window = given.window or min(max(1, -(-tokens * chunks // max(1, data.weight))), max(1, chunks))
         lanes = _core.default_lanes(fixed["lanes"], data.rows, chunks, window) if fixed["shuffle"] else 1
-    packing = data.packing
-    core = data.weight and _core.Run(
-        data.core,
-        packing.column,
+    core = known["weight"] and core_run(
+        data,
         seed=fixed["seed"],
         shuffle=fixed["shuffle"],
         lanes=lanes,
         window=window,
-        seq_len=seq_len,
-        overlap=packing.overlap,
-        bos_id=packing.bos_id,
-        eos_id=packing.eos_id,
-        boundaries=packing.boundaries,
-        wide=packing.wide,
-        pad_id=packing.pad_id,
+        lengths=Lengths(seq_len, (), None),
+        eras=eras,
         epochs=passes,
-        pad=False,
     )
     return Part(
         name=name,
         dataset=data,
         lanes=lanes,
         window=window,
-        dealt=_dealt(data.weight, passes),
+        dealt=dealt,
         limit=core.row_count if core else 0,
         core=core or None,
-        fixed=states.described(name, data),
+        fixed=kept,
+        eras=eras,
     )
-
-
-def _dealt(weight: int, passes: int | None) -> int | None:
-    """Tokens of all passes over a source, of which one holds `weight`; None without end."""
-    return None if weight and passes is None else weight * (passes or 0)

@@ -12,6 +12,7 @@ from headrace.state import MAX_LANES
 from .lengths import with_length
 from .mixture_changes import changed, check_kept, check_pipeline, fields, is_count
 from .mixture_weights import Weighting
+from .packed_added import check_added, first_files
 from .packed_run import check_source, source
 
 __all__ = ["SOURCE", "adapted", "described", "packing_of"]
@@ -34,14 +35,15 @@ def adapted(dataset: MixDataset, state: Mapping[str, Any], *, strict: bool) -> A
     """A state whose form was checked, as the beginning of a run over a dataset.
 
     With `strict` off weights may be others from here on, sources may come and go, data may have moved, and rows may
-    have another length where a round of lanes begins: the state tells of it. What was given before stays as it was.
+    have another length where a round of lanes begins: the state tells of it. What was given before stays as it was. A
+    source to which data was added is as the state has it, see `mixture_run.with_added`.
 
     Raises:
         StateMismatch: naming the first difference that is not allowed.
     """
     saved = {entry["name"]: entry for entry in _checked(state)}
     check_kept(dataset, state, list(saved))
-    moved: dict[str, str] = {}
+    moved: dict[str, tuple[str, str]] = {}
     texts: list[str] = []
     added: list[dict[str, Any]] = []
     for name, data in dataset.packed.items():
@@ -54,13 +56,18 @@ def adapted(dataset: MixDataset, state: Mapping[str, Any], *, strict: bool) -> A
             if key not in packing or (packing[key] != wanted and key != "seq_len"):
                 found = packing.get(key)
                 raise StateMismatch(f"{key} of source {name!r} is {wanted!r} here and {found!r} in the state")
-        now = source(data)
-        if text := check_source(data, now, saved[name], strict=strict, which=f"source {name!r}"):
-            moved[name] = now["identity"]
+        here, there = source(data), saved[name]
+        known = first_files(data, here, there) or here
+        if text := check_source(data, known, there, strict=strict, which=f"source {name!r}"):
+            moved[name] = there["identity"], known["identity"]
             texts.append(text)
+        if known is not here:
+            check_added(data, there, strict=strict, which=f"source {name!r}")
+        saved[name] = there | known
     begin = Adapted(dict(state))
     if moved:
-        begin = begin.noted("data moved", {name: saved[name]["identity"] for name in moved}, moved, *texts)
+        before, after = ({name: pair[when] for name, pair in moved.items()} for when in (0, 1))
+        begin = begin.noted("data moved", before, after, *texts)
     begin = begin.then(with_length(begin.state, _length(state, saved), packing_of(dataset).seq_len, strict=strict))
     begin = begin.then(changed(dataset, begin.state, list(saved), strict=strict))
     return begin._replace(state=begin.state | {"sources": [*saved.values(), *added]})
@@ -96,7 +103,7 @@ def _checked_source(found: object, lanes: int) -> dict[str, Any]:
     keys = {*SOURCE, "lanes", "window", "limit", "given"}
     if set(entry) != keys or not isinstance(entry["name"], str) or not isinstance(entry["packing"], Mapping):
         raise StateMismatch(f"state: expected sources with {', '.join(sorted(keys))}, found {found!r}")
-    for key, least in (("lanes", 1), ("window", 1), ("weight", 0), ("limit", 0)):
+    for key, least in (("lanes", 1), ("window", 1), ("weight", 0), ("row_groups", 0), ("limit", 0)):
         endless = key == "limit" and entry[key] is None
         if not endless and not is_count(entry[key], least):
             raise StateMismatch(

@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from headrace.dataset import PackedDataset
 from headrace.errors import StateMismatch
 from headrace.state import ORDER, SCHEMA, steps_of
 
+from .added import ADDED
 from .counted import Position
 from .exclusion import exclusion_of
 from .lengths import Lengths, with_length
+from .packed_added import Era, check_added, eras_of, first_files, noted_of, row_groups, told_of
 from .packed_exclusion import Masking, masking
 from .run_arguments import NO_BATCH_SIZE, RunArguments, RunResources, choose
 from .schedule import Skipped, check_divides
@@ -109,9 +111,58 @@ def start(
     window = choose("window", given.window, state, window)
     lanes = _core.default_lanes(batch, dataset.rows, chunks, window) if shuffle else 1
     lanes = choose("lanes", given.lanes, state, lanes)
+    lengths = Lengths.of(state, dataset.packing.seq_len)
+    sources = [source(dataset)]
+    exclusion, changes = exclusion_of(given.exclude, state)
+    core = core_run(
+        dataset,
+        seed=seed,
+        shuffle=shuffle,
+        lanes=lanes,
+        window=window,
+        lengths=lengths,
+        eras=eras_of(changes, sources[0]),
+        epochs=given.epochs,
+        pad=given.pad,
+    )
+    for batch in position.batches_to_come():
+        core.check_enough(batch)
+    core.check_row(position.steps.row_of(position.step))
+    fixed: dict[str, Any] = {
+        "schema": SCHEMA,
+        "order": ORDER,
+        "kind": "counted",
+        "seed": seed,
+        "shuffle": shuffle,
+        "changes": changes,
+        "lanes": lanes,
+        "window": window,
+        "pipeline": dataset.packing.identity(),
+        "sources": sources,
+    }
+    masked = masking(exclusion, [dataset])
+    return Run(core, world_size, rank, seed, shuffle, lanes, window, lengths, fixed, masked), position
+
+
+def core_run(
+    dataset: PackedDataset,
+    *,
+    seed: int,
+    shuffle: bool,
+    lanes: int,
+    window: int,
+    lengths: Lengths,
+    eras: Sequence[Era],
+    epochs: int | None = None,
+    pad: bool = False,
+) -> _core.Run:
+    """A dataset in its order: with rows of these lengths, and of these eras.
+
+    Raises:
+        ValueError: if it holds no token, or something is out of range.
+    """
     packing = dataset.packing
-    lengths = Lengths.of(state, packing.seq_len)
-    core = _core.Run(
+    return _core.Run(
         dataset.core,
         packing.column,
         seed=seed,
@@ -125,28 +176,11 @@ def start(
         boundaries=packing.boundaries,
         wide=packing.wide,
         pad_id=packing.pad_id,
-        epochs=given.epochs,
-        pad=given.pad,
+        epochs=epochs,
+        pad=pad,
         changes=list(lengths.changes),
+        data=row_groups(eras),
     )
-    for batch in position.batches_to_come():
-        core.check_enough(batch)
-    core.check_row(position.steps.row_of(position.step))
-    exclusion, changes = exclusion_of(given.exclude, state)
-    fixed: dict[str, Any] = {
-        "schema": SCHEMA,
-        "order": ORDER,
-        "kind": "counted",
-        "seed": seed,
-        "shuffle": shuffle,
-        "changes": changes,
-        "lanes": lanes,
-        "window": window,
-        "pipeline": packing.identity(),
-        "sources": [source(dataset)],
-    }
-    masked = masking(exclusion, [dataset])
-    return Run(core, world_size, rank, seed, shuffle, lanes, window, lengths, fixed, masked), position
 
 
 def on_other_ranks(
@@ -181,8 +215,8 @@ def source(dataset: PackedDataset) -> dict[str, Any]:
 def adapted(dataset: PackedDataset, state: Mapping[str, Any], *, strict: bool) -> Adapted:
     """A state whose form was checked, as the beginning of a run over a dataset.
 
-    With `strict` off data may have other paths, and rows another length where a round of lanes begins: the state tells
-    of either.
+    With `strict` off data may have other paths, more may have come behind it, and rows may have another length where a
+    round of lanes begins: the state tells of each.
 
     Raises:
         StateMismatch: naming the first difference that is not allowed.
@@ -196,11 +230,33 @@ def adapted(dataset: PackedDataset, state: Mapping[str, Any], *, strict: bool) -
     there: dict[str, Any] = state["sources"][0] if len(state["sources"]) == 1 else {}
     if not isinstance(there, dict) or set(there) != set(here):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise StateMismatch(f"state: expected one source with {', '.join(here)}, found {state['sources']!r}")
+    known = first_files(dataset, here, there) or here
     begin = Adapted(dict(state))
-    if moved := check_source(dataset, here, there, strict=strict):
-        begin = begin.noted("data moved", there["identity"], here["identity"], moved)
+    if moved := check_source(dataset, known, there, strict=strict):
+        begin = begin.noted("data moved", there["identity"], known["identity"], moved)
+    if known is not here:
+        check_added(dataset, there, strict=strict)
+        begin = _with_added(dataset, known, here, begin)
     before = state["pipeline"]["seq_len"]
     return begin.then(with_length(begin.state, before, dataset.packing.seq_len, strict=strict))
+
+
+def _with_added(dataset: PackedDataset, before: Mapping[str, Any], after: Mapping[str, Any], begin: Adapted) -> Adapted:
+    """A state over the first files of a dataset, as the beginning of a run over all of them."""
+    state = begin.state
+    core = core_run(
+        dataset,
+        seed=state["seed"],
+        shuffle=state["shuffle"],
+        lanes=state["lanes"],
+        window=state["window"],
+        lengths=Lengths.of(state, state["pipeline"]["seq_len"]),
+        eras=eras_of(state["changes"], before),
+    )
+    core.check_row(state["position"])
+    epoch = core.pass_after(state["position"])
+    text = f"{told_of(dataset, before)}; they are used from epoch {epoch} on"
+    return begin.noted(ADDED, noted_of(before), {"epoch": epoch} | noted_of(after), text)
 
 
 def check_source(

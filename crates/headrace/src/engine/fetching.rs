@@ -26,7 +26,7 @@ pub fn fetch(run: &Arc<Run>, options: &Options, epoch: u64, cancel: &Cancel) -> 
     let (order, rows) = (run.order(), run.rows());
     let (pass, batch) = (order.pass(epoch), options.steps.batch_of(options.start));
     let lanes = rank_lanes(rows.lanes, rows.first_row(epoch), batch, options.world, options.rank);
-    let windows = (0..order.windows()).map(|number| WindowPlan::new(order, &pass, number, lanes.clone()));
+    let windows = (0..pass.windows()).map(|number| WindowPlan::new(order, &pass, number, lanes.clone()));
     // A window follows the one before without a pause, so they are one line of chunks.
     let chunks: Arc<[ChunkPlan]> = windows.flat_map(|window| window.chunks).collect();
     let reads = Arc::new(Mutex::new(Reads::default()));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::layout::WindowLayout;
 use super::plan::WindowPlan;
-use super::run::{PackSpec, Run};
+use super::run::{Changes, PackSpec, Run};
 use super::{Report, report};
 use crate::format::parquet::{TokenChunk, TokenShape};
 use crate::index::compact::{ColumnBuilder, RowGroups};
@@ -50,7 +50,8 @@ fn run(index: &Arc<Index>, lanes: u64, window: u64) -> Run {
     let spec = OrderSpec { seed: 1, shuffle: true, lanes, window };
     let specials = Specials { bos: None, eos: Some(0) };
     let pack = PackSpec { seq_len: 4096, overlap: 0, specials, boundaries: false, wide: false, pad_id: 0 };
-    Run::new(Arc::clone(index), Arc::clone(&index.columns[0]), spec, pack, &[], None, Remainder::Drop).unwrap()
+    Run::new(Arc::clone(index), Arc::clone(&index.columns[0]), spec, pack, Changes::default(), None, Remainder::Drop)
+        .unwrap()
 }
 
 /// The longest that a rank takes from the index to the plan of its first window.
@@ -99,7 +100,7 @@ fn a_million_row_groups_are_planned_within_a_second_a_rank() {
             out,
             "{lanes} lanes, window {window}: first window {took:?}; whole pass {pass:?} ({windows} of {} windows, \
              {bytes} bytes, {all} row groups)",
-            run.order().windows()
+            run.order().passes().windows()
         )
         .unwrap();
         assert!(took < Duration::from_secs(1), "{took:?}");

@@ -67,7 +67,7 @@ pub use open_files::StoredFile;
 pub use plan::{ChunkPlan, WindowPlan};
 pub use report::{Report, report};
 pub use row_feed::{Fed, FeedMeans, RowBatch, RowFeed, Stretch};
-pub use run::{PackSpec, Run};
+pub use run::{Changes, PackSpec, Run};
 pub use shares::Shares;
 pub use stored::{Piece, RowShape, RowsKept, StoredRows};
 

@@ -55,7 +55,7 @@ impl WindowPlan {
 
     /// The window's number, counted through all passes.
     pub fn ordinal(&self, order: &LaneOrder) -> u64 {
-        self.span.epoch * order.windows() + self.span.number
+        order.passes().first_window(self.span.epoch) + self.span.number
     }
 
     /// Stored bytes of the chunks that are read.
@@ -110,7 +110,7 @@ mod tests {
             let spec = OrderSpec { seed: 1, shuffle: true, lanes, window };
             let order = LaneOrder::new(spec, weights.as_slice().into()).unwrap();
             let pass = order.pass(2);
-            for number in 0..order.windows() {
+            for number in 0..pass.windows() {
                 let mut read = 0;
                 for rank in 0..world {
                     let own = share * rank..share * (rank + 1);

@@ -28,7 +28,7 @@ pub fn report(run: &Run, epoch: u64, batch: u64, world: u64, rank: u64, block: u
     let pass = order.pass(epoch);
     let lanes = rank_lanes(run.rows().lanes, run.rows().first_row(epoch), batch, world, rank);
     let mut report = Report { bytes: 0, window_bytes: 0, windows: 0, requests: 0 };
-    for number in 0..order.windows() {
+    for number in 0..pass.windows() {
         let plan = WindowPlan::new(order, &pass, number, lanes.clone());
         report.bytes += plan.bytes(run.column());
         report.requests += plan.chunks.iter().map(|plan| Reading::requests(run, plan.chunk, block)).sum::<u64>();

@@ -32,6 +32,16 @@ impl PackSpec {
     }
 }
 
+/// What became another thing in the course of a run, in order.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Changes<'a> {
+    /// L: a row, and the length of that and of those behind it.
+    pub lengths: &'a [(u64, u64)],
+    /// The data: a pass, and of how many chunks, the first ones, that is and those behind it; from pass 0 on. Empty for
+    /// all chunks in each pass.
+    pub data: &'a [(u64, u64)],
+}
+
 /// A dataset's token column in its order, packed: a pure description, shared by everything that reads it.
 #[derive(Debug, Clone)]
 pub struct Run {
@@ -43,18 +53,17 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run over a column of which all counts are known. `changes` are those of L: a row, and the length of that and
-    /// of those behind it; in order.
+    /// A run over a column of which all counts are known.
     ///
     /// # Errors
-    /// [`crate::Error::Argument`] if there is nothing to order, `spec` is out of range, or L changes elsewhere than
-    /// where a round of all lanes begins.
+    /// [`crate::Error::Argument`] if there is nothing to order, `spec` is out of range, `changes` do not fit, or L changes
+    /// elsewhere than where a round of all lanes begins.
     pub fn new(
         index: Arc<Index>,
         column: Arc<TokenColumn>,
         spec: OrderSpec,
         pack: PackSpec,
-        changes: &[(u64, u64)],
+        changes: Changes<'_>,
         epochs: Option<u64>,
         remainder: Remainder,
     ) -> Result<Self> {
@@ -72,17 +81,17 @@ impl Run {
             let what = format!("expected a row group of less than 2^32 rows, found {}", group.rows);
             return Err(Error::data(place.at_row_group(group.number), what));
         }
-        let order = LaneOrder::new(spec, weights)?;
+        let order = LaneOrder::grown(spec, weights, changes.data)?;
         let mut strides = Strides::new(pack.seq_len);
-        for &(row, seq_len) in changes {
+        for &(row, seq_len) in changes.lengths {
             if row % spec.lanes != 0 {
                 let lanes = spec.lanes;
                 return Err(Error::Argument(format!("row {row} is in the middle of a round of {lanes} rows")));
             }
             strides = strides.changed(row / spec.lanes, seq_len)?;
         }
-        let (total, strides) = (order.total(), LaneStrides::alike(strides));
-        let rows = Rows { lanes: spec.lanes, strides, overlap: pack.overlap, total, epochs, remainder };
+        let (passes, strides) = (order.passes().clone(), LaneStrides::alike(strides));
+        let rows = Rows { lanes: spec.lanes, strides, overlap: pack.overlap, passes, epochs, remainder };
         rows.check_countable(0)?;
         Ok(Self { index, column, order, rows, pack })
     }

@@ -134,7 +134,7 @@ impl Supply {
     pub fn new(run: &Arc<Run>, options: &Arc<Options>, demand: &Demand, means: Means) -> Self {
         let Means { pool, budget, loans, drafts, block, ahead_bytes, counters, cancel, .. } = means;
         let unit = demand.first_unit();
-        let pass = Arc::new(run.order().pass(unit / run.order().total()));
+        let pass = Arc::new(run.order().pass(run.order().passes().of(unit)));
         Self {
             // The two arenas of a window.
             windows_shelf: Shelf::new(&budget, 2),
@@ -315,7 +315,7 @@ impl Supply {
         loop {
             let ahead = self.next.saturating_sub(needed + 1);
             let bytes: u64 = self.windows.iter().rev().take(ahead as usize).map(|(_, holding)| holding.bytes).sum();
-            let end = self.run.rows().epochs.map(|epochs| epochs * self.run.order().windows());
+            let end = self.run.rows().epochs.map(|epochs| self.run.order().passes().first_window(epochs));
             let stop = self.options.stop.is_some() || end.is_some_and(|end| self.next >= end);
             let stop = stop || ahead >= 1 && bytes >= self.ahead_bytes || ahead >= AHEAD_WINDOWS;
             if stop || !self.plan_next(demand, spill && ahead == 0)? {
@@ -496,9 +496,8 @@ impl Supply {
     }
 
     fn plan(&mut self, ordinal: u64) -> Result<Planned> {
-        let windows = self.run.order().windows();
-        let pass = self.pass(ordinal / windows);
-        let number = ordinal % windows;
+        let (epoch, number) = self.run.order().passes().of_window(ordinal);
+        let pass = self.pass(epoch);
         let lanes = self.lanes_of(&pass, number);
         let plan = WindowPlan::new(self.run.order(), &pass, number, lanes);
         let layout = WindowLayout::new(&self.run, &plan)?;
@@ -512,7 +511,7 @@ impl Supply {
 
     /// The window that holds a unit of the dealt line, counted through all passes.
     pub fn ordinal_of(&mut self, unit: u64) -> u64 {
-        let pass = self.pass(unit / self.run.order().total());
+        let pass = self.pass(self.run.order().passes().of(unit));
         self.run.order().ordinal_of(&pass, unit)
     }
 

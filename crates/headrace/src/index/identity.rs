@@ -19,12 +19,20 @@
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::index::{Identity, Index};
 
 impl Index {
     /// What tells this dataset from another, seen through one column, of which the tokens must be counted.
     pub fn identity(&self, column: &str) -> Result<Identity> {
+        self.identity_of_first(self.files.len(), column)
+    }
+
+    /// The same of its first files alone: what [`Index::identity`] of them was before others came behind them.
+    pub fn identity_of_first(&self, files: usize, column: &str) -> Result<Identity> {
+        let files = self.files.get(..files).ok_or_else(|| {
+            Error::Argument(format!("there are no {files} files: the dataset has {}", self.files.len()))
+        })?;
         let (tokens, rows) = (&self.token_column(column)?.tokens, self.row_groups.rows());
         let mut hashes = [Xxh3::new(), Xxh3::new()];
         hashes[0].update(b"headrace identity 1");
@@ -32,9 +40,9 @@ impl Index {
         let both = |hashes: &mut [Xxh3; 2], bytes: &[u8]| hashes.iter_mut().for_each(|hash| hash.update(bytes));
         both(&mut hashes, &(column.len() as u64).to_le_bytes());
         both(&mut hashes, column.as_bytes());
-        both(&mut hashes, &(self.files.len() as u64).to_le_bytes());
+        both(&mut hashes, &(files.len() as u64).to_le_bytes());
         let mut group = 0;
-        for file in self.files.iter() {
+        for file in files {
             let path = file.object.path.as_bytes();
             hashes[0].update(&(path.len() as u64).to_le_bytes());
             hashes[0].update(path);

@@ -59,17 +59,17 @@ impl ItemOrder {
 
     /// Items of a pass.
     pub fn total(&self) -> u64 {
-        self.0.total()
+        self.0.passes().total()
     }
 
     /// Windows in a pass.
     pub fn windows(&self) -> u64 {
-        self.0.windows()
+        self.0.passes().windows()
     }
 
     /// The epoch of a row.
     pub fn epoch_of(&self, row: u64) -> u64 {
-        row / self.0.total()
+        self.0.passes().of(row)
     }
 
     /// The chunk order and windows of an epoch: O(chunks).
@@ -87,8 +87,7 @@ impl ItemOrder {
 
     /// The window that holds a row; `pass` must be that of the row's epoch.
     pub fn window(&self, pass: &Pass, row: u64) -> WindowSpan {
-        let number = self.0.ordinal_of(pass, row) - pass.epoch * self.0.windows();
-        self.0.window(pass, number)
+        self.0.window(pass, pass.window_of(row))
     }
 
     /// The items of a window of `pass`, in the order of their rows.

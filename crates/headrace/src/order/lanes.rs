@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::draws::{Draws, Purpose};
+use super::passes::{Extent, Passes};
 use crate::error::{Error, Result};
 
 /// Tokens that a default window holds at least, on average.
@@ -49,16 +50,18 @@ pub fn default_lanes(batch: u64, documents: u64, chunks: u64, window: u64) -> u6
 pub struct LaneOrder {
     spec: OrderSpec,
     weights: Arc<[u64]>,
-    total: u64,
+    passes: Passes,
 }
 
-/// One pass over all chunks.
+/// One pass over all chunks that the data has then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pass {
     /// Which pass, from 0.
     pub epoch: u64,
-    /// All chunks, in this pass's order.
+    /// Its chunks, in this pass's order.
     pub chunks: Vec<u32>,
+    /// Units of all passes before it.
+    begin: u64,
     /// Weight of the pass before each window, and of all: one more entry than windows.
     starts: Vec<u64>,
 }
@@ -85,6 +88,15 @@ impl LaneOrder {
     /// # Errors
     /// [`Error::Argument`] if `spec` is out of range, or if there is nothing to order.
     pub fn new(spec: OrderSpec, weights: Arc<[u64]>) -> Result<Self> {
+        Self::grown(spec, weights, &[])
+    }
+
+    /// The same where the last of the chunks came in the course of the run. `added` says from which pass on the data is
+    /// the first so many chunks, in order and from pass 0 on; empty for all of them in each pass.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] as of [`LaneOrder::new`], or if `added` does not fit.
+    pub fn grown(spec: OrderSpec, weights: Arc<[u64]>, added: &[(u64, u64)]) -> Result<Self> {
         if spec.lanes == 0 || spec.window == 0 {
             return Err(Error::Argument(format!(
                 "lanes and window must be at least 1, got lanes={}, window={}",
@@ -97,12 +109,27 @@ impl LaneOrder {
         if u32::try_from(weights.len()).is_err() {
             return Err(Error::Argument(format!("at most 2^32 - 1 chunks can be ordered, got {}", weights.len())));
         }
-        let total = weights.iter().try_fold(0_u64, |sum, &weight| sum.checked_add(weight));
-        match total {
-            Some(0) => Err(Error::Argument("the dataset holds no token".to_owned())),
-            Some(total) if total < MOST_UNITS => Ok(Self { spec, weights, total }),
-            _ => Err(Error::Argument("a pass over the dataset has 2^61 tokens or more".to_owned())),
-        }
+        let extent = |chunks: u64| {
+            let held = usize::try_from(chunks).ok().and_then(|chunks| weights.get(..chunks));
+            let total = match held.map(|held| held.iter().try_fold(0_u64, |sum, &weight| sum.checked_add(weight))) {
+                None => {
+                    return Err(Error::Argument(format!("there are {} chunks, not {chunks} or more", weights.len())));
+                }
+                Some(Some(0)) => return Err(Error::Argument("the dataset holds no token".to_owned())),
+                Some(Some(total)) if total < MOST_UNITS => total,
+                _ => return Err(Error::Argument("a pass over the dataset has 2^61 tokens or more".to_owned())),
+            };
+            Ok(Extent { chunks, total, windows: chunks.div_ceil(spec.window) })
+        };
+        let all = [(0, weights.len() as u64)];
+        let mut eras = if added.is_empty() { all.iter() } else { added.iter() };
+        let first = eras.next().filter(|first| first.0 == 0);
+        let &(_, chunks) =
+            first.ok_or_else(|| Error::Argument(format!("expected data from pass 0 on, got {added:?}")))?;
+        let passes = eras.try_fold(Passes::new(extent(chunks)?), |passes, &(epoch, chunks)| {
+            passes.changed(epoch, extent(chunks)?)
+        })?;
+        Ok(Self { spec, weights, passes })
     }
 
     /// What this order was made with.
@@ -110,9 +137,9 @@ impl LaneOrder {
         self.spec
     }
 
-    /// Weight of one pass.
-    pub fn total(&self) -> u64 {
-        self.total
+    /// What its passes hold, and where they begin.
+    pub fn passes(&self) -> &Passes {
+        &self.passes
     }
 
     /// Weight of each chunk, in storage order.
@@ -120,14 +147,9 @@ impl LaneOrder {
         &self.weights
     }
 
-    /// Windows in a pass.
-    pub fn windows(&self) -> u64 {
-        (self.weights.len() as u64).div_ceil(self.spec.window)
-    }
-
     /// The chunk order and windows of one pass: O(chunks).
     pub fn pass(&self, epoch: u64) -> Pass {
-        let mut chunks: Vec<u32> = (0..self.weights.len() as u32).collect();
+        let mut chunks: Vec<u32> = (0..self.passes.chunks(epoch) as u32).collect();
         if self.spec.shuffle {
             Draws::new(self.spec.seed, Purpose::Chunks, epoch, 0, 0).shuffle(&mut chunks);
         }
@@ -138,7 +160,7 @@ impl LaneOrder {
             sum += group.iter().map(|&chunk| self.weights[chunk as usize]).sum::<u64>();
             starts.push(sum);
         }
-        Pass { epoch, chunks, starts }
+        Pass { epoch, chunks, begin: self.passes.first_unit(epoch), starts }
     }
 
     /// A window of a pass.
@@ -151,7 +173,7 @@ impl LaneOrder {
             epoch: pass.epoch,
             number,
             chunks: first..first.saturating_add(size).min(pass.chunks.len()),
-            begin: pass.epoch * self.total + starts[0],
+            begin: pass.begin + starts[0],
             weight: starts[1] - starts[0],
             lanes: self.spec.lanes,
         }
@@ -159,8 +181,7 @@ impl LaneOrder {
 
     /// The window that holds a unit of the dealt line, counted through all passes; `pass` must be the one that holds it.
     pub fn ordinal_of(&self, pass: &Pass, unit: u64) -> u64 {
-        let unit = unit - pass.epoch * self.total;
-        pass.epoch * self.windows() + pass.starts.partition_point(|&start| start <= unit) as u64 - 1
+        self.passes.first_window(pass.epoch) + pass.window_of(unit)
     }
 
     /// Puts the pieces of a slice, `0..pieces.len()`, in their order.
@@ -182,6 +203,19 @@ pub(super) fn dealt(lane: u64, lanes: u64, units: u64) -> u64 {
 /// How many of the first `units` units are dealt to lanes before `lane`.
 fn dealt_before(lane: u64, lanes: u64, units: u64) -> u64 {
     units / lanes * lane + (units % lanes).min(lane)
+}
+
+impl Pass {
+    /// Windows.
+    pub fn windows(&self) -> u64 {
+        self.starts.len() as u64 - 1
+    }
+
+    /// The number of the window that holds a unit of the dealt line, which the pass must hold.
+    pub fn window_of(&self, unit: u64) -> u64 {
+        let unit = unit - self.begin;
+        self.starts.partition_point(|&start| start <= unit) as u64 - 1
+    }
 }
 
 impl WindowSpan {
@@ -220,15 +254,27 @@ mod tests {
             lanes in 1_u64..9,
             window in 1_u64..6,
             weights in prop::collection::vec(0_u64..50, 1..20).prop_filter("some", |w| w.iter().sum::<u64>() > 0),
+            added in prop::collection::vec(0_u64..50, 0..4), changed_at in 1_u64..3,
         ) {
-            let order = order(lanes, window, &weights);
-            let mut received = vec![0; lanes as usize];
-            for epoch in 0..3 {
+            // Chunks of which the last ones are added, at a pass or at two.
+            let first = weights.len() as u64;
+            let all: Vec<u64> = weights.iter().copied().chain(added.iter().copied()).collect();
+            let changes = [(0, first), (changed_at, first + added.len() as u64 / 2), (2, all.len() as u64)];
+            let spec = OrderSpec { seed: 3, shuffle: true, lanes, window };
+            let order = LaneOrder::grown(spec, all.as_slice().into(), &changes).unwrap();
+            let alone = self::order(lanes, window, &weights);
+            let (weights, mut received, mut ordinal, mut begin) = (all, vec![0; lanes as usize], 0, 0);
+            for epoch in 0..4 {
                 let pass = order.pass(epoch);
+                let held = changes.iter().rev().find(|one| one.0 <= epoch).unwrap().1;
+                if held == first {
+                    prop_assert_eq!(&pass.chunks, &alone.pass(epoch).chunks);
+                }
                 let mut seen = pass.chunks.clone();
                 seen.sort_unstable();
-                prop_assert_eq!(seen, (0..weights.len() as u32).collect::<Vec<_>>());
-                for number in 0..order.windows() {
+                prop_assert_eq!(seen, (0..held as u32).collect::<Vec<_>>());
+                prop_assert_eq!(pass.windows(), held.div_ceil(window));
+                for number in 0..pass.windows() {
                     let span = order.window(&pass, number);
                     let held: u64 = pass.chunks[span.chunks.clone()].iter().map(|&c| weights[c as usize]).sum();
                     prop_assert_eq!(held, span.weight);
@@ -240,13 +286,16 @@ mod tests {
                         prop_assert_eq!(tokens.start, received[lane as usize]);
                         for token in tokens.clone() {
                             let unit = token * lanes + lane;
-                            prop_assert_eq!(unit / order.total(), epoch);
-                            prop_assert_eq!(order.ordinal_of(&pass, unit), epoch * order.windows() + number);
+                            prop_assert_eq!(order.passes().of(unit), epoch);
+                            prop_assert_eq!(order.ordinal_of(&pass, unit), ordinal);
                         }
                         received[lane as usize] = tokens.end;
                         end = slice.end;
                     }
                     prop_assert_eq!(end, span.weight);
+                    prop_assert_eq!((span.begin, order.passes().of_window(ordinal)), (begin, (epoch, number)));
+                    begin += span.weight;
+                    ordinal += 1;
                     let (least, most) = (received.iter().min().unwrap(), received.iter().max().unwrap());
                     prop_assert!(most - least <= 1);
                 }
@@ -274,5 +323,8 @@ mod tests {
         assert!(LaneOrder::new(spec, [u64::MAX, 1].as_slice().into()).is_err());
         assert!(LaneOrder::new(OrderSpec { lanes: 0, ..spec }, [1].as_slice().into()).is_err());
         assert!(LaneOrder::new(OrderSpec { shuffle: false, lanes: 2, ..spec }, [1].as_slice().into()).is_err());
+        for added in [[(0, 1), (1, 3)], [(1, 1), (1, 2)], [(0, 2), (1, 1)], [(0, 0), (1, 2)]] {
+            assert!(LaneOrder::grown(spec, [1, 1].as_slice().into(), &added).is_err());
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::lanes::{MOST_UNITS, dealt};
+use super::passes::Passes;
 use super::strides::{LaneStrides, Strides};
 use crate::error::{Error, Result};
 
@@ -25,8 +26,8 @@ pub struct Rows {
     pub strides: LaneStrides,
     /// o: tokens that a row shares with the next of its lane.
     pub overlap: u64,
-    /// T: weight of a pass.
-    pub total: u64,
+    /// T: weights of passes, and where each begins.
+    pub passes: Passes,
     /// Passes in the run; `None` for no end.
     pub epochs: Option<u64>,
     /// What becomes of the rest of a finite run.
@@ -56,7 +57,7 @@ impl Rows {
 
     /// The epoch to which a row belongs: that of its first token.
     pub fn epoch_of(&self, row: u64) -> u64 {
-        self.first_unit(row) / self.total
+        self.passes.of(self.first_unit(row))
     }
 
     /// Tokens in a row; fewer than [`Rows::row_tokens`] only at a padded run's end. A row that would hold nothing but
@@ -77,6 +78,12 @@ impl Rows {
         self.strides.lane(lane).token(dealt(lane, self.lanes, first))
     }
 
+    /// The first pass of which no token lies in a row, or before it in its lane.
+    pub fn pass_after(&self, row: u64) -> u64 {
+        let behind = self.strides.lane(row % self.lanes).token(row / self.lanes + 1) + self.overlap;
+        self.passes.first_from((behind - 1) * self.lanes + row % self.lanes + 1)
+    }
+
     /// A range that holds all rows of which a token is one of the units `begin..end`.
     pub fn touching(&self, begin: u64, end: u64) -> Range<u64> {
         let (begin, end) = ((begin / self.lanes).saturating_sub(self.overlap), end / self.lanes);
@@ -87,7 +94,7 @@ impl Rows {
 
     /// The first row of an epoch.
     pub fn first_row(&self, epoch: u64) -> u64 {
-        let units = epoch * self.total;
+        let units = self.passes.first_unit(epoch);
         let first = |lane| self.strides.lane(lane).first_from(dealt(lane, self.lanes, units)) * self.lanes + lane;
         (0..self.lanes).map(first).min().unwrap_or(0)
     }
@@ -101,7 +108,12 @@ impl Rows {
 
     /// Tokens of a lane's stream in a finite run.
     pub fn lane_tokens(&self, lane: u64) -> Option<u64> {
-        Some(dealt(lane, self.lanes, self.epochs? * self.total))
+        Some(dealt(lane, self.lanes, self.units()?))
+    }
+
+    /// Units of a finite run.
+    fn units(&self) -> Option<u64> {
+        self.epochs.map(|epochs| self.passes.first_unit(epochs))
     }
 
     fn lane_rows(&self, lane: u64) -> Option<u64> {
@@ -130,9 +142,8 @@ impl Rows {
     /// # Errors
     /// [`Error::Argument`] that says where the end of counting is.
     pub fn check_countable(&self, row: u64) -> Result<()> {
-        let units = u128::from(self.epochs.unwrap_or(1)) * u128::from(self.total);
-        if units >= u128::from(MOST_UNITS) {
-            return Err(Error::Argument(format!("a run may have less than 2^61 tokens, got {units}: fewer epochs")));
+        if let Some(epochs) = self.epochs.filter(|&epochs| self.passes.first_unit(epochs) >= MOST_UNITS) {
+            return Err(Error::Argument(format!("a run may have less than 2^61 tokens, got {epochs} epochs: fewer")));
         }
         let round = row / self.lanes;
         let behind = |lane: &Strides| u128::from(lane.token(round)) + 2 * u128::from(lane.of(round) + self.overlap);
@@ -155,7 +166,7 @@ impl Rows {
     pub fn check_enough(&self, batch: u64) -> Result<()> {
         // Rows that begin in an epoch, whatever its place in the stream: whole rounds of the lanes.
         let stride = self.strides.current();
-        let fewest = self.total / stride.saturating_mul(self.lanes) * self.lanes;
+        let fewest = self.passes.total() / stride.saturating_mul(self.lanes) * self.lanes;
         // What is refused anyway is not counted lane by lane.
         let run = if fewest < batch { u64::MAX } else { self.count().unwrap_or(u64::MAX) };
         if fewest >= batch && (run >= batch || self.remainder == Remainder::Pad && run > 0) {
@@ -164,7 +175,7 @@ impl Rows {
         Err(Error::Argument(format!(
             "too little data: a pass holds {} tokens, which fill {} rows of {} in {} lanes; a global batch needs {batch}\n\
              hint: a smaller global batch size, fewer lanes, a smaller seq_len, or more data",
-            self.total,
+            self.passes.total(),
             fewest.min(run),
             stride + self.overlap,
             self.lanes,
@@ -174,6 +185,7 @@ impl Rows {
 
 #[cfg(test)]
 mod tests {
+    use super::super::passes::Extent;
     use super::*;
     use proptest::prelude::*;
 
@@ -182,7 +194,8 @@ mod tests {
         fn closed_forms_agree_with_counting(
             lanes in 1_u64..7, stride in 1_u64..9, changes in prop::collection::vec((1_u64..7, 1_u64..9), 0..3),
             behind in prop::option::of(prop::collection::vec(0_u64..5, 6)),
-            overlap in 0_u64..3, total in 1_u64..200, epochs in 1_u64..4, pad: bool,
+            overlap in 0_u64..3, total in 1_u64..120, epochs in 1_u64..4, pad: bool,
+            added in prop::collection::vec((0_u64..3, 0_u64..40), 0..3),
         ) {
             let remainder = if pad { Remainder::Pad } else { Remainder::Drop };
             // Each lane of a mixture's source has given another number of rows when L changes.
@@ -202,7 +215,14 @@ mod tests {
             }).collect();
             let is_alike = behind.is_none();
             let strides = if is_alike { LaneStrides::alike(all[0].clone()) } else { LaneStrides::each(all) };
-            let rows = Rows { lanes, strides, overlap, total, epochs: Some(epochs), remainder };
+            let (mut passes, mut totals, mut at) = (passes(total), vec![total; 9], 0);
+            for (later, more) in added {
+                at += later;
+                totals[at as usize..].iter_mut().for_each(|total| *total += more);
+                passes = passes.changed(at, extent(totals[at as usize])).unwrap();
+            }
+            let rows = Rows { lanes, strides, overlap, passes, epochs: Some(epochs), remainder };
+            let units: u64 = totals[..epochs as usize].iter().sum();
             let mut before = 0;
             for row in 0..200 {
                 let epoch = rows.epoch_of(row);
@@ -216,7 +236,7 @@ mod tests {
             // Deal unit by unit.
             let mut tokens = vec![0_u64; lanes as usize];
             let mut reached = std::collections::BTreeMap::new();
-            for unit in 0..epochs * total {
+            for unit in 0..units {
                 let lane = (unit % lanes) as usize;
                 let token = tokens[lane];
                 for (k, &start) in starts[lane].iter().enumerate().take_while(|(_, start)| **start <= token) {
@@ -227,6 +247,14 @@ mod tests {
                     }
                 }
                 tokens[lane] += 1;
+            }
+            // The first pass that has none of the tokens up to a row's.
+            for row in 0..200 {
+                let used = rows.first_unit(row) + (rows.row_tokens(row) - 1) * lanes;
+                let after = rows.pass_after(row);
+                prop_assert!(rows.passes.first_unit(after) > used);
+                prop_assert!(after == 0 || rows.passes.first_unit(after - 1) <= used);
+                prop_assert!(row == 0 || rows.pass_after(row - 1) <= after || !is_alike);
             }
             let count = rows.count().unwrap();
             let (mut tokens_before, mut full) = (0, 0);
@@ -264,13 +292,21 @@ mod tests {
         }
     }
 
+    fn extent(total: u64) -> Extent {
+        Extent { chunks: 1, total, windows: 1 }
+    }
+
+    fn passes(total: u64) -> Passes {
+        Passes::new(extent(total))
+    }
+
     #[test]
     fn too_little_data_is_refused_with_the_numbers() {
         let strides = LaneStrides::alike(Strides::new(10));
-        let rows = Rows { lanes: 4, strides, overlap: 0, total: 39, epochs: None, remainder: Remainder::Drop };
+        let rows = Rows { lanes: 4, strides, overlap: 0, passes: passes(39), epochs: None, remainder: Remainder::Drop };
         let message = rows.check_enough(4).unwrap_err().to_string();
         assert!(message.contains("39 tokens") && message.contains("needs 4"), "{message}");
-        let rows = Rows { total: 40, ..rows };
+        let rows = Rows { passes: passes(40), ..rows };
         assert!(rows.check_enough(4).is_ok());
         assert!(rows.check_enough(8).is_err());
         let longer = LaneStrides::alike(Strides::new(5).changed(1, 11).unwrap());
@@ -281,7 +317,8 @@ mod tests {
     #[test]
     fn what_cannot_be_counted_is_refused() {
         let strides = LaneStrides::alike(Strides::new(8192));
-        let rows = Rows { lanes: 4096, strides, overlap: 1, total: 1 << 44, epochs: None, remainder: Remainder::Drop };
+        let (passes, remainder) = (passes(1 << 44), Remainder::Drop);
+        let rows = Rows { lanes: 4096, strides, overlap: 1, passes, epochs: None, remainder };
         assert!(rows.check_countable(1 << 40).is_ok());
         assert!(rows.first_unit(1 << 40) < MOST_UNITS);
         assert!(rows.check_countable(1 << 50).is_err());

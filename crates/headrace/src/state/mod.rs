@@ -143,14 +143,15 @@ impl Steps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::order::{LaneStrides, Strides};
+    use crate::order::{Extent, LaneStrides, Passes, Strides};
     use proptest::prelude::*;
 
     proptest! {
         #[test]
         fn closed_forms_agree_with_walking(
             changes in prop::collection::vec((0_u64..30, 1_u64..9), 0..4),
-            first in 1_u64..9, lanes in 1_u64..5, stride in 1_u64..5, overlap in 0_u64..2, total in 20_u64..90, pad: bool,
+            first in 1_u64..9, lanes in 1_u64..5, stride in 1_u64..5, overlap in 0_u64..2, total in 20_u64..90,
+            added in 0_u64..15, pad: bool,
         ) {
             let mut steps = Steps::new(first).unwrap();
             let mut sizes = vec![first; 200];
@@ -172,7 +173,9 @@ mod tests {
             prop_assert_eq!(&Steps::from_segments(steps.segments().to_vec()).unwrap(), &steps);
             let remainder = if pad { Remainder::Pad } else { Remainder::Drop };
             let strides = LaneStrides::alike(Strides::new(stride));
-            let rows = Rows { lanes, strides, overlap, total, epochs: Some(2), remainder };
+            let extent = |total| Extent { chunks: 1, total, windows: 1 };
+            let passes = Passes::new(extent(total)).changed(1, extent(total + added)).unwrap();
+            let rows = Rows { lanes, strides, overlap, passes, epochs: Some(2), remainder };
             let count = rows.count().unwrap();
             let end = (0_u64..).find(|&step| {
                 let (start, batch) = (starts[step as usize], sizes[step as usize]);

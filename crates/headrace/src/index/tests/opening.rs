@@ -97,6 +97,22 @@ fn a_second_opening_reads_no_footer() {
     assert_eq!(first.identity("tokens").expect("identity"), second.identity("tokens").expect("identity"));
 }
 
+#[test]
+fn the_first_files_are_what_they_were_before_others_came_behind_them() {
+    let bench = Bench::new();
+    let mut before = Vec::new();
+    for number in 0..4 {
+        bench.write(&format!("{number}.parquet"), &documents(&[number, 1, 3]));
+        before.push(counted(bench.open().expect("open")).identity("tokens").expect("identity"));
+    }
+    let index = counted(bench.open().expect("open"));
+    for (files, wanted) in (1..).zip(before) {
+        assert_eq!(index.identity_of_first(files, "tokens").expect("identity"), wanted);
+    }
+    let message = index.identity_of_first(5, "tokens").expect_err("too many").to_string();
+    assert!(message.contains("there are no 5 files: the dataset has 4"), "{message}");
+}
+
 /// Case B124: data was replaced under the same URL, and the old cache was served.
 #[test]
 fn b124_changed_new_and_vanished_files_are_seen() {

@@ -125,6 +125,7 @@ impl Mixture {
 
     /// Goes on without a source from a round on, up to where no other has a weight.
     fn leave(&mut self, source: usize, round: u64) -> Result<()> {
+        self.left[source] = Some(round);
         self.kept = Arc::default();
         let at = self.stretch_of(round);
         let mut later = self.stretches.split_off(at);
@@ -227,7 +228,7 @@ mod tests {
             let mut gone = vec![false; 3];
             let mut used = own.iter().map(|&own| vec![0_u64; own as usize]).collect::<Vec<_>>();
             let mut rows = own.iter().map(|&own| vec![vec![]; own as usize]).collect::<Vec<_>>();
-            let mut end = None;
+            let (mut end, mut left_at) = (None, vec![None; 3]);
             'rounds: for round in 0..400 {
                 let length = of_rounds[round as usize];
                 let drawn = loop {
@@ -252,7 +253,7 @@ mod tests {
                     match short {
                         None => { used = after; break drawn; }
                         Some(_) if stop => { end = Some(round); break 'rounds; }
-                        Some(source) => gone[source] = true,
+                        Some(source) => (gone[source], left_at[source]) = (true, Some(round)),
                     }
                 };
                 for (lane, source) in drawn.into_iter().enumerate() {
@@ -261,6 +262,11 @@ mod tests {
                 }
             }
             prop_assert_eq!(mixture.rows(), end.map(|round| round * 6));
+            for (source, left) in left_at.into_iter().enumerate() {
+                for row in 0..2400 {
+                    prop_assert_eq!(mixture.has_left(source, row), left.is_some_and(|round| round * 6 < row));
+                }
+            }
             for (source, lanes) in rows.iter().enumerate() {
                 let strides = mixture.strides(source).unwrap();
                 for (lane, lengths) in lanes.iter().enumerate() {

@@ -70,6 +70,8 @@ pub struct Mixture {
     lengths: Strides,
     /// The round before which it ends.
     end: Option<u64>,
+    /// The round before which each source left.
+    left: Vec<Option<u64>>,
     /// What was counted of the stretches as they are.
     kept: Arc<OnceLock<Kept>>,
 }
@@ -149,6 +151,7 @@ impl Mixture {
         let even = even_blocks(lanes);
         let step = best_move(if together { &[1] } else { &even });
         let stretches = phases.into_iter().map(|phase| Stretch::new(phase, step)).collect::<Result<_>>()?;
+        let left = vec![None; source_lanes.len()];
         Ok(Self {
             lanes,
             places,
@@ -160,6 +163,7 @@ impl Mixture {
             stretches,
             lengths,
             end: None,
+            left,
             kept: Arc::default(),
         })
     }
@@ -354,6 +358,23 @@ impl Mixture {
         counts
     }
 
+    /// The last row of each lane of a source, of those that are among the first `row` rows; of some lanes none is.
+    pub fn last_rows(&self, source: usize, row: u64) -> Vec<u64> {
+        let (round, rest, lanes) = (row / self.lanes, row % self.lanes, self.source_lanes[source]);
+        let last = |lane| {
+            let takers = self.takers(source, lane);
+            let begun = takers.start.min(rest)..takers.end.min(rest);
+            let given = self.given(source, lane, round) + self.takes(source, round, begun).count() as u64;
+            given.checked_sub(1).map(|before| before * lanes + lane)
+        };
+        (0..lanes).filter_map(last).collect()
+    }
+
+    /// Whether a source that had no row left went before the last of the first `row` rows.
+    pub fn has_left(&self, source: usize, row: u64) -> bool {
+        self.left[source].is_some_and(|round| round * self.lanes < row)
+    }
+
     fn stretch_of(&self, round: u64) -> usize {
         self.stretches.partition_point(|stretch| stretch.phase.round <= round) - 1
     }
@@ -496,8 +517,18 @@ mod tests {
                 }
                 let row = rounds * lanes + rest % lanes;
                 let mut wanted = vec![0; 4];
-                (0..row).for_each(|row| wanted[mixture.source(row)] += 1);
+                let mut last = vec![vec![None; own as usize]; 4];
+                for row in 0..row {
+                    let source = mixture.source(row);
+                    let lane = mixture.source_lane(source, row % lanes);
+                    let place: &mut Option<u64> = &mut last[source][lane as usize];
+                    *place = Some(place.map_or(lane, |before| before + own));
+                    wanted[source] += 1;
+                }
                 prop_assert_eq!(mixture.counts(row), wanted);
+                for (source, last) in last.into_iter().enumerate() {
+                    prop_assert_eq!(mixture.last_rows(source, row), last.into_iter().flatten().collect::<Vec<_>>());
+                }
             }
             let last = mixture.weights(round).to_vec();
             for (source, &share) in shares(&last).unwrap().iter().enumerate() {
