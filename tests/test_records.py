@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from files import run_python
 from full_disk import largest_file
 from headrace.errors import DataError, StoreError
 
@@ -641,3 +642,41 @@ def test_documents_are_samples_of_their_own_lengths(tmp_path):
     assert found == {number: [number] * (number % 7) for number in range(50)}
     ids = hr.DataLoader(data.select(["id"]), batch_size=50, shuffle=False, rank=0, world_size=1)
     assert next(iter(ids))["id"].tolist() == list(range(50))
+
+
+@pytest.mark.parametrize("how", ["index", "slice", "map", "mix", "int64", "processes"])
+def test_samples_of_more_shards_than_the_process_may_open_are_read(tmp_path: Path, how: str) -> None:
+    for number in range(250):
+        np.arange(10 * number, 10 * number + 10, dtype="<u2").tofile(tmp_path / f"{number:03}.bin")
+    program = """
+        import os, resource, sys
+        import numpy as np
+        import headrace as hr
+        resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
+        how = sys.argv[2]
+        wide = how == "int64"
+        data = hr.open(sys.argv[1], stored_dtype="uint16").sequences(5, dtype="int64" if wide else None)
+        wanted = np.arange(2500).reshape(500, 5)
+        order = np.random.default_rng(0).permutation(500)
+        if how == "index":
+            found = np.stack([data[int(at)]["tokens"] for at in order])
+        elif how == "slice":
+            found = np.stack([sample["tokens"] for sample in data[:]])
+            order = np.arange(500)
+        else:
+            many = data.map(dict)
+            means = {"worker_type": "process"} if how == "processes" else {}
+            if how == "mix":
+                many = hr.mix({"one": (many, 1)}, on_exhausted="stop")
+            else:
+                means["epochs"] = 1
+            with hr.DataLoader(many, batch_size=250, shuffle=True, num_workers=2, seed=0, **means) as loader:
+                found = np.concatenate([batch["tokens"] for batch in loader])
+            order = found[:, 0] // 5
+            assert np.array_equal(np.sort(order), np.arange(500)) and found.flags.writeable
+        assert found.dtype == ("int64" if wide else "uint16") and np.array_equal(found, wanted[order])
+        held = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+        print(sum(path.endswith(".bin") for path in held))
+    """
+    kept = int(run_python(program, tmp_path, how))
+    assert kept <= 25, kept

@@ -11,7 +11,7 @@ from headrace import _core
 from .pipeline import AnyPipeline, Pipeline
 from .source import InPlace
 
-__all__ = ["BATCHES_KEPT", "StoredSamples"]
+__all__ = ["BATCHES_KEPT", "StoredSamples", "files_kept"]
 
 BATCHES_KEPT: Final = 64
 """Batches that went whose memory is used again: more than are ready ahead of use."""
@@ -56,7 +56,7 @@ class StoredSamples(NamedTuple):
             width=first.width,
             convert=first.convert,
             keep=BATCHES_KEPT,
-            keep_open=_files_kept(),
+            keep_open=files_kept(),
         )
         return StoredSamples(rows, first.column, first.dtype, first.shape)
 
@@ -65,7 +65,8 @@ class StoredSamples(NamedTuple):
         return {self.column: np.frombuffer(memoryview(memory), self.dtype).reshape(-1, *self.shape)}
 
 
-def _files_kept() -> int:
+def files_kept() -> int:
+    """How many files stay open, beyond those that are being read."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _FILES_KEPT if most == resource.RLIM_INFINITY else min(_FILES_KEPT, most // 8)
 

@@ -1,6 +1,9 @@
 """Stretches of bytes of one size, from many places of files at once."""
 
 import os
+import threading
+import weakref
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,7 +12,7 @@ import numpy.typing as npt
 
 from headrace import _core
 from headrace._files import File, Store
-from headrace.samples.stored import BATCHES_KEPT
+from headrace.samples.stored import BATCHES_KEPT, files_kept
 
 __all__ = ["Opened", "local_path", "open_file", "read_many"]
 
@@ -20,8 +23,48 @@ _READERS = 16
 
 _gather = _core.Gather(keep=BATCHES_KEPT)
 
-Opened = tuple[File, "_core.OpenFile | None"]
-"""A file, and if it is one of this machine the same opened."""
+
+class Opened:
+    """A file, kept open if it is one of this machine: so what is replaced by renaming goes on as it was.
+
+    Only so many are open at a time in this process (`files_kept`); one that was closed is opened again when it is read.
+
+    Args:
+        file: the file.
+        path: where it lies on this machine, if it does.
+
+    Raises:
+        DataError: if it changed since it was listed.
+        StoreError: if it cannot be opened.
+    """
+
+    __slots__ = ("__weakref__", "_opened", "file", "path")
+
+    def __init__(self, file: File, path: str | None) -> None:
+        self.file, self.path = file, path
+        self._opened: _core.OpenFile | None = None
+        if path is not None:
+            self.open()
+
+    def open(self) -> "_core.OpenFile":
+        """A file of this machine, open as long as that is held."""
+        if (found := self._opened) is not None:
+            return found
+        assert self.path is not None
+        found = self._opened = _core.OpenFile(self.path, self.file.size, self.file.version)
+        with _opened_lock:
+            _opened.append(weakref.ref(self))
+            most = max(1, files_kept())
+            while len(_opened) > most:
+                if (oldest := _opened.popleft()()) is not None:
+                    oldest._opened = None
+        return found
+
+
+_opened: "deque[weakref.ref[Opened]]" = deque()
+"""Files in the order in which they were opened."""
+_opened_lock = threading.Lock()
+os.register_at_fork(after_in_child=lambda: globals().update(_opened_lock=threading.Lock()))
 
 
 def local_path(store: Store, file: File) -> str | None:
@@ -35,9 +78,9 @@ def open_file(store: Store, file: File) -> Opened:
 
     Raises:
         DataError: if it changed since it was listed.
+        StoreError: if it cannot be opened.
     """
-    path = local_path(store, file)
-    return file, None if path is None else _core.OpenFile(path, file.size, file.version)
+    return Opened(file, local_path(store, file))
 
 
 def read_many(
@@ -53,25 +96,24 @@ def read_many(
 
     Args:
         store: where the files lie.
-        files: all opened, or none.
+        files: all of this machine, or none.
         which: int64, (stretches,): which of the files.
         starts: int64, (stretches,): the first byte there.
         size: of a stretch, in bytes.
-        convert: types of whole numbers, from one to the other; for opened files.
+        convert: types of whole numbers, from one to the other; for files of this machine.
 
     Raises:
         DataError: if a file changed, or a number does not fit the type that was asked for.
         StoreError: if the store does not answer.
     """
-    opened = [file for _, file in files if file is not None]
-    if len(opened) == len(files):
-        return memoryview(_gather.take(opened, np.ascontiguousarray(which), starts, size, convert=convert))
+    if all(file.path is not None for file in files):
+        return _read_local(files, which, starts, size, convert)
     memory = bytearray(len(which) * size)
     view = memoryview(memory)
 
     def read(at: int) -> None:
         start = int(starts[at])
-        view[at * size : (at + 1) * size] = store.read(files[int(which[at])][0], start, start + size)
+        view[at * size : (at + 1) * size] = store.read(files[int(which[at])].file, start, start + size)
 
     if len(which) < 2:
         for at in range(len(which)):
@@ -87,3 +129,27 @@ def read_many(
             for future in futures:
                 future.cancel()
     return view
+
+
+def _read_local(
+    files: Sequence[Opened], which: _Ints, starts: _Ints, size: int, convert: tuple[str, str] | None
+) -> memoryview:
+    """See `read_many`. Of many files some are read at a time, as those that any thread holds are open."""
+    at_once = max(1, files_kept() // 4)
+    if len(files) <= at_once:
+        opened = [file.open() for file in files]
+        return memoryview(_gather.take(opened, np.ascontiguousarray(which), starts, size, convert=convert))
+    order = np.argsort(which, kind="stable")
+    found: npt.NDArray[np.uint8] | None = None
+    used, firsts = np.unique(which[order], return_index=True)
+    ends = [*firsts[at_once::at_once].tolist(), len(order)]
+    for number, (first, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        some = used[number * at_once : (number + 1) * at_once]
+        opened = [files[int(at)].open() for at in some]
+        rows = order[first:end]
+        memory = _gather.take(opened, np.searchsorted(some, which[rows]), starts[rows], size, convert=convert)
+        part = np.frombuffer(memoryview(memory), np.uint8).reshape(len(rows), -1)
+        if found is None:
+            found = np.empty((len(order), part.shape[1]), np.uint8)
+        found[rows] = part
+    return memoryview(bytearray() if found is None else found.reshape(-1).data)
