@@ -243,6 +243,10 @@ def samples(draw: st.DrawFn, source: int, *, ending: bool = False) -> Drawn:
     )
 
 
+_MORE_OR_LESS = st.sampled_from(["data added", "exclude"])
+"""Of packed columns: sources tell their documents by whole URLs, and a corpus that grew lies elsewhere."""
+
+
 @st.composite
 def packed(draw: st.DrawFn) -> Drawn:
     """Counted rows of stored tokens."""
@@ -267,7 +271,7 @@ def packed(draw: st.DrawFn) -> Drawn:
         Form(draw(st.integers(3, 6))),
         holds=None if "overlap" in packing else source,
         traced={0: source},
-        changes=frozenset({"batch size", "seq_len", "exclude", "skip", "data added"}),
+        changes=frozenset({"batch size", "seq_len", "skip", draw(_MORE_OR_LESS)}),
         arguments=more,
     )
 
@@ -355,11 +359,12 @@ def mixtures(draw: st.DrawFn) -> Drawn:
     numbers = draw(st.lists(st.integers(0, 2 if with_packed else 3), min_size=2, max_size=3, unique=True))
     seq_len, packing = draw(st.integers(3, 6)), draw(packings)
     packing = {"mode": "concat"} if with_packed else packing
+    more_or_less = draw(_MORE_OR_LESS)
     sources: list[Drawn] = []
     for place, number in enumerate(numbers):
         if kind == "packed" or (with_packed and place == 0):
-            column, grows = partial(_packed, number=number), frozenset({"data added"})
-            sources.append(Drawn(f"corpus {number}: packed", column, traced={0: number}, changes=grows))
+            column, change = partial(_packed, number=number), frozenset({more_or_less})
+            sources.append(Drawn(f"corpus {number}: packed", column, traced={0: number}, changes=change))
         elif kind.startswith("samples"):
             sources.append(draw(samples(number, ending=kind == "samples that end")))
         else:
@@ -394,6 +399,8 @@ def mixtures(draw: st.DrawFn) -> Drawn:
         changes.add("seq_len")
     if all("data added" in one.changes for one in sources):
         changes.add("data added")
+        if with_packed:
+            changes.remove("exclude")
     return Drawn(
         f"mixture of {[one.told for one in sources]} by {arguments}",
         make,
