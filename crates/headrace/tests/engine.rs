@@ -282,9 +282,9 @@ fn cases() -> impl Strategy<Value = Case> {
     let specials =
         (prop_oneof![Just(None), Just(Some(7)), Just(Some(-1))], prop_oneof![Just(None), Just(Some(65_535))]);
     let added = prop_oneof![
-        Just(vec![]),
+        Just(Vec::<(u64, u64)>::new()),
         (1..3_u64, 1..10_u64).prop_map(|(epoch, part)| vec![(0, part), (epoch, 10)]),
-        (1..6_u64, 6..10_u64).prop_map(|(one, two)| vec![(0, one), (1, two), (2, 10)]),
+        (1..6_u64, 6..10_u64).prop_map(|(one, two)| vec![(0_u64, one), (1, two), (2, 10)]),
     ];
     let data = (prop::collection::vec(length, 1..150), 1..30_usize, 0..300_usize, added);
     let order = (1..20_u64, 1..7_u64, (1..4_u64, 1..4_u64), 1..4_u64);
