@@ -308,6 +308,13 @@ def test_sources_are_told_of_any_step(parts: list[Corpus], run: tuple[list[hr.Ba
         assert sorted(places) == sorted(wanted)
 
 
+def test_what_comes_too_late_for_a_run_with_an_end_is_said_not_to_be_used(parts: list[Corpus]) -> None:
+    loader = new(parts[2], 6, 4, epochs=1, **ORDER)
+    take(loader, 3)
+    again = load(new(parts[4], 6, epochs=1), loader.state_dict(), "; no epoch to come is of them")
+    assert len(list(again)) == len(list(loader))
+
+
 def test_epochs_have_their_lengths(parts: list[Corpus]) -> None:
     loader = new(parts[2], 6, 4, **ORDER)
     old = [len(loader)]

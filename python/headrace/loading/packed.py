@@ -87,7 +87,7 @@ class PackedDriver(CountedDriver[runs.Given, runs.Run]):
         checked = check_state(state, "counted") if isinstance(state, Mapping) else State.merge(state)
         begin = adapted(self.given.exclude, checked, strict=strict)
         dataset = self.kept.of(self.dataset, begin.state)
-        self._resume(begin.then(runs.adapted(dataset, begin.state, strict=strict)))
+        self._resume(begin.then(runs.adapted(dataset, begin.state, epochs=self.given.epochs, strict=strict)))
 
     def seek(self, step: int) -> None:
         """See `Driver.seek`."""

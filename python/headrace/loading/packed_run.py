@@ -212,11 +212,17 @@ def source(dataset: PackedDataset) -> dict[str, Any]:
     }
 
 
-def adapted(dataset: PackedDataset, state: Mapping[str, Any], *, strict: bool) -> Adapted:
+def adapted(dataset: PackedDataset, state: Mapping[str, Any], *, epochs: int | None = None, strict: bool) -> Adapted:
     """A state whose form was checked, as the beginning of a run over a dataset.
 
     With `strict` off data may have other paths, more may have come behind it, and rows may have another length where a
     round of lanes begins: the state tells of each.
+
+    Args:
+        dataset: whose tokens.
+        state: see above.
+        epochs: of the run; None for no end.
+        strict: see above.
 
     Raises:
         StateMismatch: naming the first difference that is not allowed.
@@ -236,12 +242,14 @@ def adapted(dataset: PackedDataset, state: Mapping[str, Any], *, strict: bool) -
         begin = begin.noted("data moved", there["identity"], known["identity"], moved)
     if known is not here:
         check_added(dataset, there, strict=strict)
-        begin = _with_added(dataset, known, here, begin)
+        begin = _with_added(dataset, known, here, begin, epochs)
     before = state["pipeline"]["seq_len"]
     return begin.then(with_length(begin.state, before, dataset.packing.seq_len, strict=strict))
 
 
-def _with_added(dataset: PackedDataset, before: Mapping[str, Any], after: Mapping[str, Any], begin: Adapted) -> Adapted:
+def _with_added(
+    dataset: PackedDataset, before: Mapping[str, Any], after: Mapping[str, Any], begin: Adapted, epochs: int | None
+) -> Adapted:
     """A state over the first files of a dataset, as the beginning of a run over all of them."""
     state = begin.state
     core = core_run(
@@ -255,7 +263,9 @@ def _with_added(dataset: PackedDataset, before: Mapping[str, Any], after: Mappin
     )
     core.check_row(state["position"])
     epoch = core.pass_after(state["position"])
-    text = f"{told_of(dataset, before)}; they are used from epoch {epoch} on"
+    is_late = epochs is not None and epoch >= epochs
+    use = "no epoch to come is of them" if is_late else f"they are used from epoch {epoch} on"
+    text = f"{told_of(dataset, before)}; {use}"
     return begin.noted(ADDED, noted_of(before), {"epoch": epoch} | noted_of(after), text)
 
 
