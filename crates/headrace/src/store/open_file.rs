@@ -8,9 +8,9 @@ use std::io::IoSliceMut;
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use once_cell::race::OnceBox;
 use rustix::fs::{Advice, fadvise, fstatfs};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
@@ -40,8 +40,8 @@ pub struct OpenFile {
     is_tried: AtomicBool,
     /// Bytes that were read since something was not in memory.
     warmth: AtomicU64,
-    /// Once it was wanted; `None` if there cannot be one.
-    mapping: OnceLock<Option<Mapping>>,
+    /// Once it was wanted; `None` if there cannot be one. Nobody waits for a thread that makes it: a forked child would for ever.
+    mapping: OnceBox<Option<Mapping>>,
 }
 
 impl OpenFile {
@@ -62,7 +62,7 @@ impl OpenFile {
             is_opaque: AtomicBool::new(false),
             is_tried: AtomicBool::new(false),
             warmth: AtomicU64::new(0),
-            mapping: OnceLock::new(),
+            mapping: OnceBox::new(),
         };
         opened.check()?;
         Ok(opened)
@@ -145,7 +145,7 @@ impl OpenFile {
     /// for [`Self::read_at`] to say. What was written to the file meanwhile is for [`Self::check`] to find: behind an
     /// end that came nearer there are zeros.
     pub(crate) fn copy(&self, guard: &Guard, start: u64, out: &mut [u8]) -> bool {
-        let mapping = self.mapping.get_or_init(|| Mapping::new(&self.file, self.size));
+        let mapping = self.mapping.get_or_init(|| Box::new(Mapping::new(&self.file, self.size)));
         mapping.as_ref().is_some_and(|mapping| mapping.copy(guard, start, out))
     }
 
