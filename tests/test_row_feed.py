@@ -6,6 +6,7 @@ import sys
 import textwrap
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import headrace as hr
 from files import run_python
 from headrace.errors import DataError
 from headrace.loading.row_feed import RowFeed
+from headrace.samples.order import LaneOrder
 
 ITEMS = 397
 
@@ -50,9 +52,9 @@ def shown(batch: Any) -> Any:
     """All that a batch says; an empty one is a list."""
     if not batch:
         return batch
-    tokens = batch["tokens"]
     return (
-        (tokens.dtype.str, tokens.tolist(), tokens.flags.c_contiguous, tokens.flags.writeable),
+        [(name, values.dtype, values.shape, values.tobytes()) for name, values in batch.items()],
+        [(values.flags.c_contiguous, values.flags.writeable) for values in batch.values()],
         (batch.step, batch.epoch, batch.rows.tolist(), batch.positions.tolist()),
         (batch.sources(), batch.state),
     )
@@ -77,16 +79,12 @@ def dataset(folder: Path, kind: str) -> Any:
             return flat.sequences(10).repeat(3)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_batches_are_those_that_workers_make(folder, data):
-    draw = data.draw
-    samples = dataset(folder, draw(st.sampled_from(["records", "sequences", "overlap", "flat", "parts", "repeated"])))
+def arguments(draw: Any) -> dict[str, Any]:
+    """Some of what a loader may be asked for."""
     world = draw(st.integers(1, 3))
     sizes = st.integers(1, 5).map(lambda rows: rows * world)
-    schedule = draw(st.dictionaries(st.integers(1, 9), sizes, max_size=2)) | {0: draw(sizes)}
-    shared: dict[str, Any] = {
-        "global_batch_size": schedule,
+    return {
+        "global_batch_size": draw(st.dictionaries(st.integers(1, 9), sizes, max_size=2)) | {0: draw(sizes)},
         "world_size": world,
         "rank": draw(st.integers(0, world - 1)),
         "seed": draw(st.integers(0, 3)),
@@ -97,25 +95,115 @@ def test_batches_are_those_that_workers_make(folder, data):
         "prefetch_factor": draw(st.integers(1, 3)),
         "memory": draw(st.sampled_from([1, 500, "2GiB"])),
     }
-    own, other = (
+
+
+def loaders(draw: Any, samples: Any, shared: dict[str, Any]) -> list[hr.DataLoader]:
+    """Two that give the same: one that the core gathers for, and one that workers of Python make batches for."""
+    return [
         hr.DataLoader(samples, num_workers=draw(st.integers(0, 2)), worker_init_fn=function, **shared)
         for function in (None, init)
-    )
-    if draw(st.booleans()):
-        own.skip(range(2, 5))
-        other.load_state_dict(own.state_dict())
-    turns = draw(st.lists(st.integers(0, 7), max_size=3))
+    ]
+
+
+def check_alike(draw: Any, own: hr.DataLoader, other: hr.DataLoader, *, first: int = 0, gathered: bool = True) -> None:
+    """Both give the same to the end of the run, now and then from an earlier step on."""
+    turns = draw(st.lists(st.integers(first, first + 7), max_size=3))
     for stop in [*turns, 10**6]:
         for one, two in zip(own, other, strict=False):
             assert shown(one) == shown(two)
+            assert not one or all(values.flags.aligned for values in one.values())
+            assert isinstance(own._driver._feed, RowFeed) == gathered  # pyright: ignore[reportAttributeAccessIssue]
             if own.step >= stop:
                 break
-        step = draw(st.integers(0, own.step))
         assert own.state_dict() == other.state_dict()
         if stop < 10**6:
+            step = draw(st.integers(first, max(first, own.step)))
             for loader in (own, other):
                 loader.seek(step)
     assert own.stats()["samples"] == other.stats()["samples"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_batches_are_those_that_workers_make(folder, data):
+    draw = data.draw
+    kind = draw(st.sampled_from(["records", "sequences", "overlap", "flat", "parts", "repeated"]))
+    samples = dataset(folder, kind)
+    own, other = loaders(draw, samples, arguments(draw))
+    if draw(st.booleans()):
+        own.skip(range(2, 5))
+        other.load_state_dict(own.state_dict())
+    # A share is of samples that were picked one by one.
+    check_alike(draw, own, other, gathered=kind != "parts")
+
+
+TYPES = ["<u1", "<i2", "<u2", "<i4", "<u8", "<f2", "<f4", "<f8", "<c16", "?", "S1", "S5", "<U3", "V7", "<M8[s]"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_fields_of_records_become_arrays_as_workers_make_them(tmp_path_factory, data):
+    draw = data.draw
+    shapes = st.sampled_from([(), (), (), (1,), (3,), (2, 5), (9,)])
+    fields = draw(st.lists(st.tuples(st.sampled_from(TYPES), shapes), min_size=1, max_size=6))
+    dtype = np.dtype([(f"field{number}", *field) for number, field in enumerate(fields)])
+    count = draw(st.integers(150, 250))
+    stored = np.frombuffer(np.random.default_rng(count).bytes(count * dtype.itemsize), dtype)
+    path = tmp_path_factory.mktemp("fields")
+    with hr.StreamWriter(path / "stream", dtype, shard_bytes=60 * dtype.itemsize) as writer:
+        writer.write(stored)
+    samples = hr.open(path / "stream")
+    length = draw(st.sampled_from([None, 1, 2, 3, 7]))
+    if length is not None:
+        samples = samples.sequences(length, overlap=draw(st.integers(0, min(length, 2))))
+    if draw(st.booleans()):
+        samples = samples.select(draw(st.permutations(dtype.names or ()))[: draw(st.integers(1, len(fields)))])
+    if draw(st.booleans()):
+        samples = samples.take(len(samples) // 2 + 1)
+    check_alike(draw, *loaders(draw, samples, arguments(draw)))
+
+
+def test_long_sequences_of_records_are_split_as_they_are_stored(tmp_path):
+    """A row is longer than what is read at a time, and so is a record."""
+    for name, shape, count, length in (("short", (), 100_000, 30_000), ("long", (50_000,), 12, 3)):
+        dtype = np.dtype([("tokens", "<i4"), ("kind", "u1"), ("more", "<u2", shape)])
+        stored = np.frombuffer(np.random.default_rng(5).bytes(count * dtype.itemsize), dtype)
+        with hr.StreamWriter(tmp_path / name, dtype) as writer:
+            writer.write(stored)
+        samples = hr.open(tmp_path / name).sequences(length)
+        for shuffle in (False, True):
+            for batch in hr.DataLoader(samples, batch_size=2, epochs=1, shuffle=shuffle):
+                for column, values in batch.items():
+                    wanted = [stored[column][length * at : length * (at + 1)] for at in batch.positions]
+                    assert np.array_equal(values, wanted), (name, column)
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_epochs_of_less_data_are_those_that_workers_make(tmp_path_factory, data):
+    """Files were added in the course of the run, once or twice."""
+    draw = data.draw
+    path = tmp_path_factory.mktemp("grown")
+    shared = arguments(draw) | {"epochs": 4}
+    end = 0
+
+    def samples() -> Any:
+        nonlocal end
+        for _ in range(draw(st.integers(1, 3))):
+            begin, end = end, end + draw(st.integers(40, 80))
+            np.save(path / f"{begin:04}.npy", np.arange(begin, end, dtype=np.uint16))
+        return hr.open(path, sequence_length=2)
+
+    own, other = loaders(draw, samples(), shared)
+    for _ in range(draw(st.integers(1, 2))):
+        stop = own.step + draw(st.integers(1, 30))
+        own.seek(min(stop, own.step + len(own)))
+        state = own.state_dict()
+        own, other = loaders(draw, samples(), shared)
+        for loader in (own, other):
+            with pytest.warns(UserWarning, match="samples were added"):
+                loader.load_state_dict(state, strict=False)
+    check_alike(draw, own, other, first=own.step)
 
 
 def wait_for(names: set[str]) -> None:
@@ -374,8 +462,8 @@ def test_a_schedule_of_thousands_of_changes_begins_at_once(tmp_path):
 
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("is_used", [True, False])
-def test_an_epoch_of_less_data_is_not_the_cores(tmp_path: Path, shuffle: bool, is_used: bool) -> None:
-    """Data was added: the epoch in which it was comes from workers, also in a loader that the core worked for."""
+def test_an_epoch_of_less_data_is_the_cores_too(tmp_path: Path, shuffle: bool, is_used: bool) -> None:
+    """Data was added: the epoch in which it was ends without it, also in a loader that the core worked for."""
 
     def write(begin: int, end: int) -> None:
         np.save(tmp_path / f"{begin:04}.npy", np.arange(begin, end, dtype=np.uint16))
@@ -394,26 +482,27 @@ def test_an_epoch_of_less_data_is_not_the_cores(tmp_path: Path, shuffle: bool, i
     wanted = rest(old)
     write(200, 300)
     own, fresh = loader(), loader()
-    driver: Any = own._driver
     if is_used:
-        batches = iter(own)
-        next(batches)
-        assert isinstance(driver._feed, RowFeed)
+        next(iter(own))
     with pytest.warns(UserWarning, match="100 samples were added"):
         own.load_state_dict(state, strict=False)
     assert rest(own) == wanted
     fresh.seek(15)
     assert rest(own) == rest(fresh)
-    # Behind the last addition the core gathers again.
-    own.seek(10)
-    batches = iter(own)
-    next(batches)
-    assert isinstance(driver._feed, RowFeed)
     own.seek(2)
+    batches = iter(own)
+    assert [next(batches)["tokens"][:, 0].tolist(), *rest(batches)] == wanted
+
+
+def test_an_order_that_the_core_does_not_know_is_refused(folder: Path) -> None:
+    loader = hr.DataLoader(hr.open(folder / "stream"), batch_size=2, num_workers=1)
+    next(iter(loader))
+    driver: Any = loader._driver
     run, position = driver.here()
-    with pytest.raises(ValueError, match="expected all samples in storage order or permuted"):
-        RowFeed(run, position, driver._workers, driver._workers.stored)
-    assert rest(own) == wanted
+    samples = hr.open(folder / "stream").pipeline
+    order = LaneOrder(samples.selection.in_storage_order(), 0, 2, 1)
+    with pytest.raises(ValueError, match="expected samples in storage order or permuted, got LaneOrder"):
+        RowFeed(replace(run, order=order), position, driver._workers, driver._workers.stored)
 
 
 @pytest.mark.parametrize("workers", [0, 3])

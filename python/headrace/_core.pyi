@@ -189,6 +189,7 @@ class StoredRows:
     def __new__(
         cls,
         files: list[tuple[str, int, str]],
+        stores: list[Listing] | None,
         which: _Readable,
         starts: _Readable,
         counts: _Readable,
@@ -196,6 +197,7 @@ class StoredRows:
         stride: int,
         width: int,
         convert: tuple[str, str] | None,
+        split: tuple[int, list[tuple[int, int]]] | None,
         keep: int,
         keep_open: int,
     ) -> Self: ...
@@ -212,7 +214,7 @@ class RowFeed:
         ahead: int,
         memory: int,
     ) -> Self: ...
-    def next(self, timeout: float | None = None) -> tuple[int, Buffer, Buffer | None] | None: ...
+    def next(self, timeout: float | None = None) -> tuple[int, Buffer, list[Buffer] | None] | None: ...
     def close(self) -> None: ...
 
 @final

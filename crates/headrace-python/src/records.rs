@@ -1,18 +1,22 @@
-//! Rows of one width, gathered from local files.
+//! Rows of one width, gathered from files.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use headrace::engine::{self, Fed, FeedMeans, Piece, RowBatch, RowShape, RowsKept, StoredFile, Stretch, Values, Whole};
-use headrace::store::Version;
+use headrace::engine::{
+    self, Fed, FeedMeans, Field, Fields, Piece, RowBatch, RowShape, RowsKept, Stored, StoredFile, StoredObject,
+    Stretch, Values, Whole,
+};
 use headrace::store::open_file;
+use headrace::store::{Object, Version};
 use pyo3::exceptions::{PyIndexError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::blocking::POLL;
+use crate::blocking::{POLL, blocking};
 use crate::buffer::{Buffer, numbers};
 use crate::errors::to_python;
+use crate::listing::Listing;
 use crate::order::Permutation;
 
 /// A local file that stays open, as it was listed.
@@ -56,7 +60,7 @@ impl Gather {
         width: usize,
         convert: Option<(String, String)>,
     ) -> PyResult<Buffer> {
-        let values = values(convert.as_ref())?;
+        let values = values(convert.as_ref(), None)?;
         let mut rows = Vec::new();
         for (file, start) in numbers(which)?.into_iter().zip(numbers(starts)?) {
             let (Ok(file), Ok(start)) = (usize::try_from(file), u64::try_from(start)) else {
@@ -65,40 +69,55 @@ impl Gather {
             rows.push(engine::Row { file, start });
         }
         let files: Vec<_> = files.iter().map(|file| Arc::clone(&file.0)).collect();
-        let slot = py.detach(|| self.0.take(&files, &rows, width, values)).map_err(to_python)?;
-        Ok(Buffer::slot(slot))
+        let arrays = py.detach(|| self.0.take(&files, &rows, width, &values)).map_err(to_python)?;
+        arrays.into_iter().map(Buffer::slot).next().ok_or_else(|| PyValueError::new_err("nothing is gathered"))
     }
 }
 
-/// Items that are rows of one width in local files.
+/// Items that are rows of one width in files.
 #[pyclass(frozen, module = "headrace._core")]
 pub(crate) struct StoredRows(Arc<engine::StoredRows>);
 
 #[pymethods]
 impl StoredRows {
-    /// Items of pieces of `files`, which are opened as they are needed: piece n begins at byte `starts[n]` of file
+    /// Items of pieces of `files`, each with its path, size and version: local ones, which are opened as they are needed, or
+    /// with `stores`, one for each, files below the roots of these. Piece n begins at byte `starts[n]` of file
     /// `which[n]` and has `counts[n]` items, each `stride` bytes behind the one before; all buffers of 64-bit numbers.
-    /// `convert` as for `Gather.take`; the memory of at most `keep` batches and at most
-    /// `keep_open` files that nobody uses are kept.
+    /// `convert` as for `Gather.take`, or `split`: items are records of so many bytes, and each of some fields (first byte
+    /// in a record, bytes) becomes an array of its own. The memory of at most `keep` batches and at most `keep_open`
+    /// files that nobody uses are kept.
     #[new]
-    #[pyo3(signature = (files, which, starts, counts, *, stride, width, convert, keep, keep_open))]
+    #[pyo3(signature = (files, stores, which, starts, counts, *, stride, width, convert, split, keep, keep_open))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of one call from samples/stored.py")]
     fn new(
-        files: Vec<(PathBuf, u64, String)>,
+        files: Vec<(String, u64, String)>,
+        stores: Option<Vec<PyRef<'_, Listing>>>,
         which: &Bound<'_, PyAny>,
         starts: &Bound<'_, PyAny>,
         counts: &Bound<'_, PyAny>,
         stride: u64,
         width: usize,
         convert: Option<(String, String)>,
+        split: Option<SplitTuple>,
         keep: usize,
         keep_open: usize,
     ) -> PyResult<Self> {
-        let file = |(path, size, version): (PathBuf, u64, String)| {
-            let version = Version::from_token(&version).map_err(to_python)?;
-            Ok(StoredFile::new(path, size, version))
+        let version = |version: &str| Version::from_token(version).map_err(to_python);
+        let files = match stores {
+            None => {
+                let file = |(path, size, token): (String, u64, String)| {
+                    Ok(StoredFile::new(PathBuf::from(path), size, version(&token)?))
+                };
+                Stored::Disk(files.into_iter().map(file).collect::<PyResult<_>>()?)
+            }
+            Some(stores) => {
+                let object = |((path, size, token), listing): ((String, u64, String), PyRef<'_, Listing>)| {
+                    let object = Object { path, size, version: version(&token)? };
+                    Ok(StoredObject { store: Arc::clone(&listing.store), object })
+                };
+                Stored::Remote(files.into_iter().zip(stores).map(object).collect::<PyResult<_>>()?)
+            }
         };
-        let files = files.into_iter().map(file).collect::<PyResult<_>>()?;
         let mut pieces = Vec::new();
         for ((file, start), items) in numbers(which)?.into_iter().zip(numbers(starts)?).zip(numbers(counts)?) {
             let (Ok(file), Ok(start), Ok(items)) = (usize::try_from(file), u64::try_from(start), u64::try_from(items))
@@ -107,7 +126,7 @@ impl StoredRows {
             };
             pieces.push(Piece { file, start, items });
         }
-        let shape = RowShape { stride, width, values: values(convert.as_ref())? };
+        let shape = RowShape { stride, width, values: values(convert.as_ref(), split)? };
         let kept = RowsKept { batches: keep, files: keep_open };
         let rows = engine::StoredRows::new(files, pieces, shape, kept).map_err(to_python)?;
         Ok(Self(Arc::new(rows)))
@@ -121,8 +140,11 @@ pub(crate) struct RowFeed {
     feed: Mutex<Option<Arc<engine::RowFeed>>>,
 }
 
-/// The step, the numbers of the items, and their bytes; None if they could not be read.
-type FedBatch = (u64, Buffer, Option<Buffer>);
+/// Bytes of a record, and of each field its first byte there and its bytes.
+type SplitTuple = (usize, Vec<(usize, usize)>);
+
+/// The step, the numbers of the items, and their bytes: an array, or one for each field; None if they could not be read.
+type FedBatch = (u64, Buffer, Option<Vec<Buffer>>);
 
 #[pymethods]
 impl RowFeed {
@@ -145,21 +167,26 @@ impl RowFeed {
         Ok(Self { feed: Mutex::new(Some(Arc::new(feed))) })
     }
 
-    /// Waits for the next batch; None behind the last one. Ctrl-C interrupts, and nothing is lost by it.
+    /// Waits for the next batch; None behind the last one. Ctrl-C interrupts, and nothing is lost by it, but that without
+    /// workers a feed from a store has no more to give.
     ///
-    /// Raises TimeoutError after `timeout` seconds.
+    /// Raises TimeoutError after `timeout` seconds, and StoreError where a store did not answer.
     #[pyo3(signature = (timeout = None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<FedBatch>> {
         let Some(feed) = self.feed() else { return Ok(None) };
         if let Some(batch) = feed.ready() {
-            return Ok(Some(given(batch)));
+            return given(batch).map(Some);
         }
         let begin = Instant::now();
         loop {
             let left = timeout.map(|timeout| timeout - begin.elapsed().as_secs_f64());
             let wait = left.map_or(POLL, |left| POLL.min(Duration::from_secs_f64(left.max(0.0))));
-            match py.detach(|| feed.next(wait)) {
-                Fed::Batch(batch) => return Ok(Some(given(*batch))),
+            let fed = match feed.waits() {
+                None => py.detach(|| feed.next(wait)),
+                Some(cancel) => blocking(py, cancel, |_| Ok(()), || Ok(feed.next(wait)))?,
+            };
+            match fed {
+                Fed::Batch(batch) => return given(*batch).map(Some),
                 Fed::End => return Ok(None),
                 Fed::Pending => py.check_signals()?,
             }
@@ -181,15 +208,26 @@ impl RowFeed {
     }
 }
 
-fn given(batch: RowBatch) -> FedBatch {
-    (batch.step, Buffer::i64(batch.items), batch.bytes.ok().map(Buffer::slot))
+/// A batch for Python, where one that could not be read is made again, which tells more; but for what was tried for long.
+fn given(batch: RowBatch) -> PyResult<FedBatch> {
+    let arrays = match batch.arrays {
+        Ok(arrays) => Some(arrays.into_iter().map(Buffer::slot).collect()),
+        Err(error) if error.retryable() => return Err(to_python(error)),
+        Err(_) => None,
+    };
+    Ok((batch.step, Buffer::i64(batch.items), arrays))
 }
 
 /// What becomes of stored bytes.
-fn values(convert: Option<&(String, String)>) -> PyResult<Values> {
-    Ok(match convert {
-        Some((from, to)) => Values::Converted(whole(from)?, whole(to)?),
-        None => Values::Stored,
+fn values(convert: Option<&(String, String)>, split: Option<SplitTuple>) -> PyResult<Values> {
+    Ok(match (convert, split) {
+        (None, None) => Values::Stored,
+        (Some((from, to)), None) => Values::Converted(whole(from)?, whole(to)?),
+        (None, Some((record, fields))) => {
+            let fields = fields.into_iter().map(|(start, size)| Field { start, size }).collect();
+            Values::Split(Fields::new(record, fields).map_err(to_python)?)
+        }
+        (Some(_), Some(_)) => return Err(PyValueError::new_err("numbers are converted, or records split, not both")),
     })
 }
 

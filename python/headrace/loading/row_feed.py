@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from headrace import _core
-from headrace.samples.order import Order, PermutedOrder, SequentialOrder
+from headrace.errors import StoreError
+from headrace.samples.order import PermutedOrder, SequentialOrder
 from headrace.samples.stored import StoredSamples
 
 from . import sample_run as runs
@@ -26,7 +27,7 @@ class RowFeed:
     or leaves it out.
 
     Args:
-        run: in an order that the core knows: see `knows`.
+        run: in an order that the core knows: each epoch in storage order, or a permutation.
         position: where it stands.
         workers: make what the core cannot.
         stored: the samples.
@@ -38,8 +39,8 @@ class RowFeed:
     def __init__(self, run: runs.Run, position: runs.Position, workers: Workers, stored: StoredSamples) -> None:
         self.epoch = run.order.epoch_of(position.row)
         order = run.order.of_epoch(self.epoch)
-        if not self.knows(run.order, self.epoch):
-            raise ValueError(f"expected all samples in storage order or permuted, got {type(order).__name__}")
+        if not isinstance(order, PermutedOrder | SequentialOrder):
+            raise ValueError(f"expected samples in storage order or permuted, got {type(order).__name__}")
         self._run, self._position = run, position
         self._stored = stored
         self._make = workers.maker
@@ -55,21 +56,15 @@ class RowFeed:
             memory=resources.memory,
         )
 
-    @staticmethod
-    def knows(order: Order, epoch: int) -> bool:
-        """Whether the core knows an order of its epoch, which is of all samples: not where data was added behind it."""
-        alone = order.of_epoch(epoch)
-        return isinstance(alone, PermutedOrder | SequentialOrder) and alone.size == order.size
-
     def next(self, timeout: float | None) -> tuple[Task, Made, runs.Position]:
         """See `Feed.next`."""
         run, position = self._run, self._position
         if run.order.epoch_of(position.row) != self.epoch:
             raise StopIteration
         rows = run.rows_of_rank(position.row, position.batch, run.rank)
-        memory = None
+        arrays = None
         if len(rows):
-            step, items, memory = self._next(timeout)
+            step, items, arrays = self._next(timeout)
             positions = np.frombuffer(memoryview(items), np.int64)
             if step != position.step:
                 # Ctrl-C came between a batch and the note that it was given.
@@ -79,8 +74,8 @@ class RowFeed:
         task = Task(position.step, self.epoch, position.row, rows, positions, run.order.drawn(rows))
         after = run.following(position)
         number, self._number, self._position = self._number, self._number + 1, after
-        if memory is not None:
-            return task, Made(task.step, self._stored.batch(memory), len(rows), 0, [], None), after
+        if arrays is not None:
+            return task, Made(task.step, self._stored.batch(arrays), len(rows), 0, [], None), after
         try:
             return task, self._make(task), after
         except Exception as error:
@@ -91,9 +86,12 @@ class RowFeed:
         """See `Feed.close`."""
         self._core.close()
 
-    def _next(self, timeout: float | None) -> "tuple[int, _core.Buffer, _core.Buffer | None]":
+    def _next(self, timeout: float | None) -> "tuple[int, _core.Buffer, list[_core.Buffer] | None]":
         try:
             found = self._core.next(timeout)
+        except StoreError as error:
+            add_note(error, f"batch {self._number} of this iterator")
+            raise
         except TimeoutError:
             raise NotReady(f"no result after {timeout:g} s") from None
         if found is None:

@@ -217,10 +217,9 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
                 if self._workers is None:
                     self._workers = Workers(run, position, self._resources)
                 stored = self._workers.stored
-                # Asked each time: a state may have another order than the run that the workers were made for.
                 self._feed = (
                     Feed(run, position, self._workers)
-                    if stored is None or not RowFeed.knows(run.order, here)
+                    if stored is None
                     else RowFeed(run, position, self._workers, stored)
                 )
             given = None

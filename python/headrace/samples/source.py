@@ -17,9 +17,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from headrace import _core
 from headrace._traffic import Traffic
 
-__all__ = ["Chunk", "Extent", "Hits", "InPlace", "Named", "Place", "Places", "Source", "digest", "files_in"]
+__all__ = [
+    "Chunk",
+    "Extent",
+    "Hits",
+    "InPlace",
+    "InPlaceColumn",
+    "Named",
+    "Place",
+    "Places",
+    "Source",
+    "digest",
+    "files_in",
+]
 
 
 class Place(NamedTuple):
@@ -124,29 +137,40 @@ class Chunk(ABC):
         return {name: [sample[name] for sample in samples] for name in columns}
 
 
+class InPlaceColumn(NamedTuple):
+    """An array of what the items of a batch have in common."""
+
+    name: str
+    dtype: np.dtype[Any]
+    """Of the values as they come."""
+    shape: tuple[int, ...]
+    """Of an item."""
+
+
 @dataclass(frozen=True)
 class InPlace:
-    """Items of one column that are rows of one width in files of this machine: any is found by arithmetic.
+    """Items that are rows of one width in files: any is found by arithmetic.
 
     Attributes:
         files: path, size and version of each chunk's file.
+        store: below whose root they lie; None for paths of this machine.
         begins: for each chunk the first byte of its first item.
         stride: bytes from one item of a chunk to the next.
         width: bytes of an item.
         convert: types of whole numbers, from one to the other; None if the bytes stay as they are.
-        column: the name.
-        dtype: of the values as they come.
-        shape: of an item.
+        split: bytes of a record, and of each column's field its first byte there and its bytes; None for one column
+            that is all of an item.
+        columns: what becomes of an item.
     """
 
     files: Sequence[tuple[str, int, str]]
+    store: "_core.Listing | None"
     begins: Sequence[int]
     stride: int
     width: int
     convert: tuple[str, str] | None
-    column: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    split: tuple[int, list[tuple[int, int]]] | None
+    columns: tuple[InPlaceColumn, ...]
 
 
 class Hits(NamedTuple):

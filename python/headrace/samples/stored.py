@@ -1,4 +1,4 @@
-"""Samples that are rows of one width in files of this machine: the core gathers them by their numbers alone."""
+"""Samples that are rows of one width in files: the core gathers them by their numbers alone."""
 
 import resource
 from typing import Any, Final, NamedTuple
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from headrace import _core
 
 from .pipeline import AnyPipeline, Pipeline
-from .source import InPlace
+from .source import InPlace, InPlaceColumn
 
 __all__ = ["BATCHES_KEPT", "StoredSamples", "files_kept"]
 
@@ -24,10 +24,7 @@ class StoredSamples(NamedTuple):
     """The samples of a pipeline by their numbers."""
 
     rows: "_core.StoredRows"
-    column: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    """Of a sample."""
+    columns: tuple[InPlaceColumn, ...]
 
     @staticmethod
     def of(pipeline: AnyPipeline) -> "StoredSamples | None":
@@ -47,22 +44,28 @@ class StoredSamples(NamedTuple):
         firsts = np.cumsum([0, *(len(part.files) for part in parts)])
         which = firsts[selection.origin] + selection.chunk
         begins = np.array([begin for part in parts for begin in part.begins], np.int64)
+        stores = [part.store for part in parts for _ in part.files if part.store is not None]
         rows = _core.StoredRows(
             [file for part in parts for file in part.files],
+            None if first.store is None else stores,
             np.ascontiguousarray(which, dtype=np.int64),
             begins[which] + selection.first * first.stride,
             np.ascontiguousarray(selection.count, dtype=np.int64),
             stride=first.stride,
             width=first.width,
             convert=first.convert,
+            split=first.split,
             keep=BATCHES_KEPT,
             keep_open=files_kept(),
         )
-        return StoredSamples(rows, first.column, first.dtype, first.shape)
+        return StoredSamples(rows, first.columns)
 
-    def batch(self, memory: "_core.Buffer") -> dict[str, npt.NDArray[Any]]:
+    def batch(self, arrays: "list[_core.Buffer]") -> dict[str, npt.NDArray[Any]]:
         """The bytes of some samples as a batch."""
-        return {self.column: np.frombuffer(memoryview(memory), self.dtype).reshape(-1, *self.shape)}
+        return {
+            column.name: np.frombuffer(memoryview(memory), column.dtype).reshape(-1, *column.shape)
+            for column, memory in zip(self.columns, arrays, strict=True)
+        }
 
 
 def files_kept() -> int:
@@ -73,4 +76,4 @@ def files_kept() -> int:
 
 def _kind(part: InPlace) -> tuple[Any, ...]:
     """What parts that are gathered alike have in common."""
-    return part.stride, part.width, part.convert, part.column, part.dtype, part.shape
+    return part.store is None, part.stride, part.width, part.convert, part.split, part.columns

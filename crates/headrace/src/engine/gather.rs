@@ -1,9 +1,10 @@
-//! Rows of one width, gathered from open files: any rows in any order, into one array.
+//! Rows of one width, gathered from open files: any rows in any order, into one array, or one for each field of a record.
 //!
 //! Several threads may gather at once. The arrays' memory is used again once nobody refers to it, as that of batches.
 
 use std::sync::Arc;
 
+use super::fields::Fields;
 use super::memory::{Budget, Layout, Shelf, Slot, SlotMut};
 use crate::error::{Error, Place, Result};
 use crate::store::mapping::Guard;
@@ -43,21 +44,24 @@ impl Whole {
 }
 
 /// What becomes of the bytes of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Values {
     /// They stay as they are.
     Stored,
     /// They are numbers of the first kind, and become some of the second.
     Converted(Whole, Whole),
+    /// They are records, and each of these fields becomes an array of its own.
+    Split(Fields),
 }
 
 impl Values {
-    /// Bytes of a row of `width` stored ones; `None` if it is no row of such numbers, or too long.
-    pub fn bytes_of(self, width: usize) -> Option<usize> {
+    /// Bytes of a row of `width` stored ones in each array; `None` if it is no row of such values, or too long.
+    pub fn widths(&self, width: usize) -> Option<Vec<usize>> {
         match self {
-            Self::Stored => Some(width),
+            Self::Stored => Some(vec![width]),
             Self::Converted(from, _) if !width.is_multiple_of(from.size()) => None,
-            Self::Converted(from, to) => (width / from.size()).checked_mul(to.size()),
+            Self::Converted(from, to) => (width / from.size()).checked_mul(to.size()).map(|bytes| vec![bytes]),
+            Self::Split(fields) => fields.widths(width),
         }
     }
 }
@@ -83,12 +87,13 @@ impl Gather {
         Self { shelf: Shelf::new(&Budget::new(u64::MAX), keep) }
     }
 
-    /// The bytes of `rows`, each `width` long as it is stored, one behind another, as `values` says.
+    /// The bytes of `rows`, each `width` long as it is stored, one behind another, as `values` says: an array, or one for
+    /// each field.
     ///
     /// # Errors
     /// [`Error::Argument`] for a row that no file has, [`Error::Data`] for a number that does not fit,
     /// [`Error::Changed`] for a file that changed, and those of reading.
-    pub fn take(&self, files: &[Arc<OpenFile>], rows: &[Row], width: usize, values: Values) -> Result<Slot<u8>> {
+    pub fn take(&self, files: &[Arc<OpenFile>], rows: &[Row], width: usize, values: &Values) -> Result<Vec<Slot<u8>>> {
         let find = |row: &Row| {
             let Some(file) = files.get(row.file) else {
                 return Err(Error::Argument(format!("there is no file {} among {}", row.file, files.len())));
@@ -109,44 +114,45 @@ impl Gather {
     }
 
     /// The same of so many rows that are added one after another, and lie within their files.
-    pub(super) fn begin(&self, rows: usize, width: usize, values: Values) -> Result<Filling> {
-        let out_width = values.bytes_of(width);
-        let bytes = out_width.and_then(|out| out.checked_mul(rows));
-        let (Some(out_width), Some(bytes)) = (out_width, bytes) else {
+    pub(super) fn begin<'a>(&self, rows: usize, width: usize, values: &'a Values) -> Result<Filling<'a>> {
+        let mut layout = Layout::new();
+        let region = |width: usize| Some((layout.add::<u8>(width.checked_mul(rows)?), width));
+        let regions: Option<Vec<_>> = values.widths(width).and_then(|widths| widths.into_iter().map(region).collect());
+        let Some(regions) = regions else {
             return Err(Error::Argument(format!("{rows} rows of {width} bytes cannot be gathered")));
         };
-        let mut layout = Layout::new();
-        let region = layout.add::<u8>(bytes);
         let Some(arena) = self.shelf.take(&layout)? else {
             return Err(Error::Internal("a budget without end has an end".to_owned()));
         };
-        Ok(Filling { out: arena.carve(region), filled: 0, width, values, out_width })
+        let arrays = regions.into_iter().map(|(region, width)| (arena.carve(region), width)).collect();
+        Ok(Filling { arrays, filled: 0, width, values })
     }
 }
 
-/// An array that rows are gathered into, some at a time.
+/// Arrays that rows are gathered into, some at a time.
 #[derive(Debug)]
-pub(super) struct Filling {
-    out: SlotMut<u8>,
-    /// Bytes.
+pub(super) struct Filling<'a> {
+    /// Each with the bytes of a row there.
+    arrays: Vec<(SlotMut<u8>, usize)>,
+    /// Rows.
     filled: usize,
+    /// Bytes of a row as it is stored.
     width: usize,
-    values: Values,
-    /// Bytes of a row as it comes.
-    out_width: usize,
+    values: &'a Values,
 }
 
-impl Filling {
+impl Filling<'_> {
     /// Reads the next rows: a file and the first byte there for each.
     ///
     /// # Errors
     /// Those of [`Gather::take`]. Nothing more can be added then.
     pub(super) fn add(&mut self, rows: &[(&OpenFile, u64)]) -> Result<()> {
-        let (begin, end) = (self.filled, self.filled + rows.len() * self.out_width);
-        let out = &mut self.out[begin..end];
+        let (begin, end) = (self.filled, self.filled + rows.len());
+        let mut arrays = parts(&mut self.arrays, begin, end);
         let read = match self.values {
-            Values::Stored => read_stored(rows, self.width, out),
-            Values::Converted(from, to) => read_converted(rows, self.width, from, to, out, self.out_width),
+            Values::Stored => read_stored(rows, self.width, arrays[0]),
+            Values::Converted(from, to) => read_converted(rows, self.width, *from, *to, arrays[0]),
+            Values::Split(fields) => read_split(rows, self.width, fields, &mut arrays),
         };
         // Behind the reads, so that what was written to a file meanwhile is noticed too; it explains any other fault.
         check(rows)?;
@@ -155,10 +161,34 @@ impl Filling {
         Ok(())
     }
 
-    /// What was filled.
-    pub(super) fn finish(self) -> Slot<u8> {
-        self.out.freeze(self.filled)
+    /// Takes in the next rows as they are stored, which were read elsewhere: from byte `start` of the file on that `name`
+    /// names.
+    ///
+    /// # Errors
+    /// [`Error::Data`] for a number that does not fit. Nothing more can be added then.
+    pub(super) fn put(&mut self, stored: &[u8], name: impl Fn() -> String, start: u64) -> Result<()> {
+        let (begin, end) = (self.filled, self.filled + stored.len() / self.width);
+        let mut arrays = parts(&mut self.arrays, begin, end);
+        match self.values {
+            Values::Stored => arrays[0].copy_from_slice(stored),
+            Values::Converted(from, to) => {
+                convert(stored, *from, arrays[0], *to).map_err(|at| misfit(name(), start, at, stored, *from, *to))?
+            }
+            Values::Split(fields) => fields.split(stored, 0, &mut arrays),
+        }
+        self.filled = end;
+        Ok(())
     }
+
+    /// What was filled.
+    pub(super) fn finish(self) -> Vec<Slot<u8>> {
+        self.arrays.into_iter().map(|(array, width)| array.freeze(self.filled * width)).collect()
+    }
+}
+
+/// Some rows of each array.
+fn parts(arrays: &mut [(SlotMut<u8>, usize)], begin: usize, end: usize) -> Vec<&mut [u8]> {
+    arrays.iter_mut().map(|(array, width)| &mut array[begin * *width..end * *width]).collect()
 }
 
 /// Stretches that are asked for before the first of them is waited for, at most: more than any disk does at once.
@@ -212,11 +242,16 @@ impl<'a> Reads<'a> {
     }
 }
 
+/// Rows as stretches of bytes: those that lie one behind another are one.
+fn stretches<'a>(rows: &[(&'a OpenFile, u64)], width: usize) -> impl Iterator<Item = (&'a OpenFile, u64, usize)> {
+    let follow = move |one: &(&OpenFile, u64), next: &(&OpenFile, u64)| {
+        std::ptr::eq(one.0, next.0) && one.1 + width as u64 == next.1
+    };
+    rows.chunk_by(follow).map(move |run| (run[0].0, run[0].1, run.len() * width))
+}
+
 fn read_stored(rows: &[(&OpenFile, u64)], width: usize, mut out: &mut [u8]) -> Result<()> {
-    // Rows that lie one behind another are one stretch.
-    let follow =
-        |one: &(&OpenFile, u64), next: &(&OpenFile, u64)| std::ptr::eq(one.0, next.0) && one.1 + width as u64 == next.1;
-    let mut reads = Reads::new(rows.chunk_by(follow).map(|run| (run[0].0, run[0].1, run.len() * width)));
+    let mut reads = Reads::new(stretches(rows, width));
     for number in 0..reads.stretches.len() {
         let here;
         (here, out) = out.split_at_mut(reads.stretches[number].2);
@@ -226,20 +261,35 @@ fn read_stored(rows: &[(&OpenFile, u64)], width: usize, mut out: &mut [u8]) -> R
     Ok(())
 }
 
-fn read_converted(
-    rows: &[(&OpenFile, u64)],
-    width: usize,
-    from: Whole,
-    to: Whole,
-    out: &mut [u8],
-    out_width: usize,
-) -> Result<()> {
+/// Bytes of records that are read before they are split: what stays in a core's own cache until then.
+const SPLIT_BYTES: usize = 64 << 10;
+
+fn read_split(rows: &[(&OpenFile, u64)], width: usize, fields: &Fields, arrays: &mut [&mut [u8]]) -> Result<()> {
+    let most = (SPLIT_BYTES / fields.record()).max(1) * fields.record();
+    let blocks = stretches(rows, width).flat_map(|(file, start, bytes)| {
+        (0..bytes).step_by(most).map(move |at| (file, start + at as u64, most.min(bytes - at)))
+    });
+    let mut reads = Reads::new(blocks);
+    let (mut stored, mut first) = (vec![0; most], 0);
+    for number in 0..reads.stretches.len() {
+        let here = &mut stored[..reads.stretches[number].2];
+        reads.read(number, here)?;
+        fields.split(here, first, arrays);
+        first += here.len() / fields.record();
+    }
+    reads.end();
+    Ok(())
+}
+
+fn read_converted(rows: &[(&OpenFile, u64)], width: usize, from: Whole, to: Whole, out: &mut [u8]) -> Result<()> {
+    let out_width = width / from.size() * to.size();
     let mut reads = Reads::new(rows.iter().map(|&(file, start)| (file, start, width)));
     let mut stored = vec![0; width];
     for (number, out) in out.chunks_exact_mut(out_width.max(1)).enumerate() {
         reads.read(number, &mut stored)?;
         let (file, start) = rows[number];
-        convert(&stored, from, out, to).map_err(|at| misfit(file, start, at, &stored, from, to))?;
+        convert(&stored, from, out, to)
+            .map_err(|at| misfit(file.path().display().to_string(), start, at, &stored, from, to))?;
     }
     reads.end();
     Ok(())
@@ -254,7 +304,7 @@ fn check(rows: &[(&OpenFile, u64)]) -> Result<()> {
     files.into_iter().try_for_each(OpenFile::check)
 }
 
-fn misfit(file: &OpenFile, start: u64, at: usize, stored: &[u8], from: Whole, to: Whole) -> Error {
+fn misfit(name: String, start: u64, at: usize, stored: &[u8], from: Whole, to: Whole) -> Error {
     let size = from.size();
     let mut bytes = [0; 8];
     bytes[..size].copy_from_slice(&stored[at * size..(at + 1) * size]);
@@ -263,7 +313,7 @@ fn misfit(file: &OpenFile, start: u64, at: usize, stored: &[u8], from: Whole, to
         Whole::I64 => i64::from_le_bytes(bytes).to_string(),
         _ => u64::from_le_bytes(bytes).to_string(),
     };
-    let place = Place::file(file.path().display().to_string());
+    let place = Place::file(name);
     let at = start + (at * size) as u64;
     Error::data(place, format!("expected numbers that fit into {to:?}, found {found} at byte {at}"))
 }
@@ -341,13 +391,13 @@ mod tests {
         let gather = Gather::new(2);
         let rows = [(1, 6), (0, 0), (0, 5), (1, 0)].map(|(file, start)| Row { file, start });
         let files = [one, two];
-        let slot = gather.take(&files, &rows, 2, Values::Stored).unwrap();
-        assert_eq!(&*slot, b"67abfg01");
-        let before = slot.as_ptr();
+        let slot = gather.take(&files, &rows, 2, &Values::Stored).unwrap();
+        assert_eq!(&*slot[0], b"67abfg01");
+        let before = slot[0].as_ptr();
         drop(slot);
-        assert_eq!(gather.take(&files, &rows[..3], 2, Values::Stored).unwrap().as_ptr(), before);
-        assert_eq!(gather.take(&files, &[], 2, Values::Stored).unwrap().len(), 0);
-        assert_eq!(gather.take(&files, &rows, 0, Values::Stored).unwrap().len(), 0);
+        assert_eq!(gather.take(&files, &rows[..3], 2, &Values::Stored).unwrap()[0].as_ptr(), before);
+        assert_eq!(gather.take(&files, &[], 2, &Values::Stored).unwrap()[0].len(), 0);
+        assert_eq!(gather.take(&files, &rows, 0, &Values::Stored).unwrap()[0].len(), 0);
     }
 
     #[test]
@@ -360,7 +410,7 @@ mod tests {
         let rows: Vec<Row> = (0..500).map(|row| Row { file: 0, start: row * 37 % 500 * 4800 }).collect();
         for values in [Values::Stored, Values::Converted(Whole::U32, Whole::I64)] {
             opened.forget();
-            let slot = gather.take(&[Arc::clone(&opened)], &rows, 40, values).unwrap();
+            let slot = gather.take(&[Arc::clone(&opened)], &rows, 40, &values).unwrap().remove(0);
             let size = slot.len() / rows.len() / 10;
             for (row, found) in rows.iter().zip(slot.chunks_exact(10 * size)) {
                 let numbers = (row.start / 4..).take(10).flat_map(|number| number.to_le_bytes()[..size].to_vec());
@@ -376,12 +426,12 @@ mod tests {
         let at = |file, start| [Row { file, start }];
         for (row, width) in [(at(0, 7), 2), (at(1, 0), 2), (at(0, u64::MAX), 2), (at(0, 0), usize::MAX)] {
             assert!(matches!(
-                gather.take(&[Arc::clone(&opened)], &row, width, Values::Stored),
+                gather.take(&[Arc::clone(&opened)], &row, width, &Values::Stored),
                 Err(Error::Argument(_))
             ));
         }
         std::fs::write(folder.path().join("records.bin"), b"short").unwrap();
-        let found = gather.take(&[Arc::clone(&opened)], &at(0, 0), 2, Values::Stored);
+        let found = gather.take(&[Arc::clone(&opened)], &at(0, 0), 2, &Values::Stored);
         assert!(matches!(found, Err(Error::Changed { .. })), "{found:?}");
         assert!(OpenFile::open(opened.path(), 8, &Version::Unknown).is_err());
     }
@@ -391,7 +441,7 @@ mod tests {
         let bytes: Vec<u8> = [5_u32, 3_000_000_000].iter().flat_map(|number| number.to_le_bytes()).collect();
         let (_folder, opened) = file(&bytes);
         let values = Values::Converted(Whole::U32, Whole::I32);
-        let error = Gather::new(1).take(&[opened], &[Row { file: 0, start: 0 }], 8, values).unwrap_err();
+        let error = Gather::new(1).take(&[opened], &[Row { file: 0, start: 0 }], 8, &values).unwrap_err();
         let message = error.to_string();
         assert!(message.contains("3000000000 at byte 4") && message.contains("I32"), "{message}");
     }
@@ -403,13 +453,13 @@ mod tests {
             let (_folder, opened) = file(&bytes);
             let to = if wide { Whole::I64 } else { Whole::I32 };
             let rows = [Row { file: 0, start: 0 }];
-            let found = Gather::new(1).take(&[opened], &rows, bytes.len(), Values::Converted(Whole::U16, to)).unwrap();
+            let found = Gather::new(1).take(&[opened], &rows, bytes.len(), &Values::Converted(Whole::U16, to));
             let wanted: Vec<u8> = if wide {
                 numbers.iter().flat_map(|&number| i64::from(number).to_le_bytes()).collect()
             } else {
                 numbers.iter().flat_map(|&number| i32::from(number).to_le_bytes()).collect()
             };
-            prop_assert_eq!(&*found, &wanted[..]);
+            prop_assert_eq!(&*found.unwrap()[0], &wanted[..]);
         }
     }
 }

@@ -12,8 +12,9 @@
 //! copied out first, and a window that does not fit at all goes to a spill file. The first batch
 //! comes before its window, from what it needs of it. Completion order never reaches the output.
 //!
-//! Rows of one width need none of this: they are gathered from open files, wherever they lie ([`gather`]). Where their
-//! items are found by arithmetic alone ([`stored`], [`open_files`]), batches of them are made ahead of use ([`row_feed`]).
+//! Rows of one width need none of this: they are gathered from open files, wherever they lie ([`gather`]), records of
+//! several fields to an array for each ([`fields`]). Where their items are found by arithmetic alone ([`stored`],
+//! [`open_files`], [`objects`]), batches of them are made ahead of use ([`row_feed`]).
 //!
 //! Not here: which tokens come next ([`crate::order`]), how bytes become documents ([`crate::format`]).
 
@@ -27,6 +28,7 @@ mod demand;
 mod documents;
 mod drafts;
 mod fetching;
+mod fields;
 mod gather;
 mod keep;
 mod laid;
@@ -36,6 +38,7 @@ mod leave_out;
 mod load;
 mod memory;
 mod mixed;
+mod objects;
 mod open_files;
 mod plan;
 mod pool;
@@ -60,16 +63,18 @@ pub use batch::{Array, ArrayKind, Batch, Numbers};
 pub use conductor::{Counters, LayOut, Options};
 pub use demand::Part;
 pub use fetching::fetch;
+pub use fields::{Field, Fields};
 pub use gather::{Gather, Row, Values, Whole};
 pub use memory::{Plain, Slot};
 pub use mixed::{MixedEngine, mixed_sources};
+pub use objects::StoredObject;
 pub use open_files::StoredFile;
 pub use plan::{ChunkPlan, WindowPlan};
 pub use report::{Report, report};
 pub use row_feed::{Fed, FeedMeans, RowBatch, RowFeed, Stretch};
 pub use run::{Changes, PackSpec, Run};
 pub use shares::Shares;
-pub use stored::{Piece, RowShape, RowsKept, StoredRows};
+pub use stored::{Piece, RowShape, RowsKept, Stored, StoredRows};
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};

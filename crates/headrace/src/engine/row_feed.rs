@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::memory::Slot;
 use super::pool::guarded;
 use super::stored::StoredRows;
+use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::order::Permutation;
 
@@ -42,8 +43,8 @@ pub struct RowBatch {
     pub step: u64,
     /// The number of each row's item.
     pub items: Vec<i64>,
-    /// Their bytes, one behind another.
-    pub bytes: Result<Slot<u8>>,
+    /// Their bytes, one behind another: an array, or one for each field.
+    pub arrays: Result<Vec<Slot<u8>>>,
 }
 
 /// What [`RowFeed::next`] found.
@@ -80,6 +81,8 @@ pub struct RowFeed {
 #[derive(Debug)]
 struct Shared {
     rows: Arc<StoredRows>,
+    /// Raised when nothing more is wanted.
+    cancel: Cancel,
     /// From places to items; `None` if they are the same.
     order: Option<Permutation>,
     /// Batches that are claimed at once.
@@ -116,7 +119,7 @@ struct Task {
 }
 
 impl RowFeed {
-    /// Starts to gather batches.
+    /// Starts to gather batches of all items, or of the first ones if the order is of fewer.
     ///
     /// # Errors
     /// [`Error::Argument`] for batches of rows that there are not.
@@ -127,7 +130,7 @@ impl RowFeed {
         means: FeedMeans,
     ) -> Result<Self> {
         let size = order.as_ref().map_or(rows.len(), Permutation::size);
-        if size != rows.len() {
+        if size > rows.len() {
             return Err(Error::Argument(format!("expected an order of {} items, got one of {size}", rows.len())));
         }
         for stretch in &stretches {
@@ -153,6 +156,7 @@ impl RowFeed {
         };
         let shared = Arc::new(Shared {
             rows,
+            cancel: Cancel::new(),
             order,
             together,
             limit,
@@ -170,6 +174,12 @@ impl RowFeed {
                 .map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
         }
         Ok(feed)
+    }
+
+    /// What makes [`Self::next`] return early, if whoever asks gathers and has to wait for a store. Nothing more can be asked
+    /// for then.
+    pub fn waits(&self) -> Option<&Cancel> {
+        (self.workers == 0 && self.shared.rows.is_remote()).then_some(&self.shared.cancel)
     }
 
     /// The next batch if it is ready, without waiting for anything.
@@ -209,6 +219,7 @@ impl Drop for RowFeed {
             // In a forked child its threads are not there, and what they had locked stays locked for ever.
             return;
         }
+        self.shared.cancel.cancel();
         let mut state = self.shared.lock();
         state.is_closed = true;
         let (left, slots) = (std::mem::take(&mut state.left), std::mem::take(&mut state.slots));
@@ -274,6 +285,7 @@ impl Shared {
 
     /// Appends the batches of some tasks.
     fn make(&self, tasks: &[Task], made: &mut Vec<RowBatch>) {
+        let mut batches = Vec::with_capacity(tasks.len());
         let mut items = Vec::new();
         // The places of batches that follow one another are looked up at once.
         for tasks in tasks.chunk_by(|one, next| one.end() == next.first) {
@@ -290,9 +302,18 @@ impl Shared {
             for task in tasks {
                 let items;
                 (items, rest) = rest.split_at(rest.len().min(task.rows as usize));
-                let bytes = found.clone().and_then(|()| guarded(|| self.rows.take(items)));
-                made.push(RowBatch { step: task.step, items: items.to_vec(), bytes });
+                batches.push(found.clone().map(|()| items.to_vec()));
             }
+        }
+        let numbers: Vec<&[i64]> = batches.iter().map(|items| items.as_deref().unwrap_or_default()).collect();
+        let taken = guarded(|| Ok(self.rows.take(&numbers, &self.cancel)));
+        let taken = taken.unwrap_or_else(|error| vec![Err(error); tasks.len()]);
+        for ((task, items), arrays) in tasks.iter().zip(batches).zip(taken) {
+            let (items, arrays) = match items {
+                Ok(items) => (items, arrays),
+                Err(error) => (Vec::new(), Err(error)),
+            };
+            made.push(RowBatch { step: task.step, items, arrays });
         }
     }
 }
@@ -321,7 +342,7 @@ fn claim(left: &mut VecDeque<Stretch>) -> Option<Task> {
 mod tests {
     use super::super::gather::Values;
     use super::super::open_files::StoredFile;
-    use super::super::stored::{Piece, RowShape, RowsKept};
+    use super::super::stored::{Piece, RowShape, RowsKept, Stored};
     use super::*;
     use crate::store::Version;
     use proptest::prelude::*;
@@ -336,7 +357,7 @@ mod tests {
         let piece = Piece { file: 0, start: 0, items: u64::from(count) };
         let shape = RowShape { stride: 2, width: 2, values: Values::Stored };
         let kept = RowsKept { batches: 4, files: 1 };
-        (folder, Arc::new(StoredRows::new(vec![file], vec![piece], shape, kept).unwrap()))
+        (folder, Arc::new(StoredRows::new(Stored::Disk(vec![file]), vec![piece], shape, kept).unwrap()))
     }
 
     fn means(workers: usize, ahead: usize, memory: u64) -> FeedMeans {
@@ -376,7 +397,7 @@ mod tests {
                     .collect();
                 let bytes: Vec<u8> = items.iter().flat_map(|&item| (item as u16).to_le_bytes()).collect();
                 prop_assert_eq!((batch.step, &batch.items), (step, &items));
-                prop_assert_eq!(&**batch.bytes.as_ref().unwrap(), &bytes[..]);
+                prop_assert_eq!(&*batch.arrays.as_ref().unwrap()[0], &bytes[..]);
             }
             prop_assert!(matches!(feed.next(Duration::ZERO), Fed::End) && feed.ready().is_none());
         }
@@ -405,7 +426,7 @@ mod tests {
         let feed = RowFeed::start(stored, None, stretches, means(2, 4, u64::MAX)).unwrap();
         let found = all(&feed);
         assert_eq!(found.len(), 20);
-        assert!(found.iter().all(|batch| matches!(batch.bytes, Err(Error::Changed { .. }))));
+        assert!(found.iter().all(|batch| matches!(batch.arrays, Err(Error::Changed { .. }))));
     }
 
     #[test]

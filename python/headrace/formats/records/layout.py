@@ -100,6 +100,11 @@ class Records:
         """The type of each field."""
         return fields_of(self.dtype)
 
+    @cached_property
+    def offsets(self) -> dict[str, int]:
+        """The first byte of each field in a record."""
+        return {name: field[1] for name, field in (self.dtype.fields or {}).items()}
+
     @property
     def has_documents(self) -> bool:
         """Whether it is known where documents end."""

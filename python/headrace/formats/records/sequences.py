@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from headrace._traffic import Traffic
 from headrace.errors import DataError
-from headrace.samples.source import Chunk, Extent, InPlace, Source, digest
+from headrace.samples.source import Chunk, Extent, InPlace, InPlaceColumn, Source, digest
 
 from .layout import Records, Shard
 from .reading import Opened, local_path, open_file, read_many
@@ -50,9 +50,9 @@ class Shards(Source):
 
     @property
     def conversion(self) -> tuple[str, str] | None:
-        """From which type to which the core converts numbers while it reads; None if it does not."""
+        """From which type to which the core can convert numbers; None if it is not asked for, or the core cannot."""
         stored = self.records.types[self.records.columns[0]]
-        if self.convert is None or not stored.isnative or self.remote:
+        if self.convert is None or not stored.isnative:
             return None
         return stored.name, self.convert.name
 
@@ -89,24 +89,27 @@ class SequenceSource(Shards):
         return SequenceChunk(self, self.records.shards[chunk], int(self.sizes[chunk]), columns or self.records.columns)
 
     def in_place(self, columns: tuple[str, ...] | None = None) -> InPlace | None:
-        """See `Source.in_place`: records of one field, whose files are not compared with digests."""
-        del columns  # there is one
+        """See `Source.in_place`: records whose files are not compared with digests."""
         records = self.records
+        names = columns or records.columns
         is_made = self.convert is not None and self.conversion is None
-        if self.remote or is_made or len(records.columns) != 1 or records.digests:
+        if is_made or records.digests or not all(records.types[name].itemsize for name in names):
             return None
-        name = records.columns[0]
-        dtype, size = self.type_of(name), records.dtype.itemsize
+        shape = () if self.length is None else (self.width,)
+        types = {name: self.type_of(name) for name in names}
+        fields = [(records.offsets[name], records.types[name].itemsize) for name in names]
+        size = records.dtype.itemsize
         files = [shard.file for shard in records.shards]
+        paths = [local_path(records.store, file) or file.path for file in files]
         return InPlace(
-            files=[(str(local_path(records.store, file)), file.size, file.version) for file in files],
+            files=[(path, file.size, file.version) for path, file in zip(paths, files, strict=True)],
+            store=records.store.core if self.remote else None,
             begins=[shard.begin for shard in records.shards],
             stride=self.stride * size,
             width=self.width * size,
             convert=self.conversion,
-            column=name,
-            dtype=dtype.base,
-            shape=(*(() if self.length is None else (self.width,)), *dtype.shape),
+            split=None if fields == [(0, size)] else (size, fields),
+            columns=tuple(InPlaceColumn(name, kind.base, (*shape, *kind.shape)) for name, kind in types.items()),
         )
 
     def identity(self, extent: Extent | None = None) -> str:
@@ -185,7 +188,8 @@ def read_rows(
         DataError: if a file changed, or a number does not fit the type that was asked for.
         StoreError: if the store does not answer.
     """
-    records, convert, pair = source.records, source.convert, source.conversion
+    records, convert = source.records, source.convert
+    pair = None if source.remote else source.conversion
     begins = np.array([shard.begin for shard in shards], np.int64)
     starts = begins[which] + firsts * records.dtype.itemsize
     name = records.columns[0]
