@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use headrace::order::{self, OrderSpec, Pass};
+use headrace::per_process::PerProcess;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -17,7 +18,7 @@ const PASSES: usize = 3;
 pub(crate) struct ItemOrder {
     order: order::ItemOrder,
     /// Those used last, the latest at the end.
-    passes: Mutex<Vec<Arc<Pass>>>,
+    passes: PerProcess<Mutex<Vec<Arc<Pass>>>>,
 }
 
 impl ItemOrder {
@@ -25,7 +26,7 @@ impl ItemOrder {
     fn pass(&self, row: u64) -> headrace::Result<Arc<Pass>> {
         self.order.check_row(row)?;
         let epoch = self.order.epoch_of(row);
-        let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut passes = self.passes.get().lock().unwrap_or_else(PoisonError::into_inner);
         let pass = match passes.iter().position(|pass| pass.epoch == epoch) {
             Some(at) => passes.remove(at),
             None => Arc::new(self.order.pass(epoch)),
@@ -47,7 +48,7 @@ impl ItemOrder {
         let weights = weights.map_err(|_| PyValueError::new_err("a chunk has a negative number of items"))?;
         let spec = OrderSpec { seed, shuffle, lanes, window };
         let order = order::ItemOrder::new(spec, weights.into()).map_err(to_python)?;
-        Ok(Self { order, passes: Mutex::default() })
+        Ok(Self { order, passes: PerProcess::default() })
     }
 
     /// Items of a pass.

@@ -5,6 +5,7 @@
 //! | module | question it answers |
 //! | --- | --- |
 //! | [`error`], [`cancel`] | what can go wrong, and how work is stopped |
+//! | [`per_process`] | which locks a forked child has for itself |
 //! | [`order`] | which tokens come next (pure arithmetic, no I/O) |
 //! | [`pack`] | how documents become rows (no I/O) |
 //! | [`format`] | how bytes become documents (no I/O) |
@@ -22,6 +23,7 @@ pub mod index;
 pub mod inspect;
 pub mod order;
 pub mod pack;
+pub mod per_process;
 pub mod state;
 pub mod store;
 

@@ -1,7 +1,9 @@
 """Arrow IPC files and streams: a record batch is a chunk, its rows are the samples."""
 
 import json
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +47,9 @@ class Footer(NamedTuple):
     """Bytes of each batch."""
     file: _core.ArrowFile | None
     """The file, if it had to be opened to tell."""
+
+
+_sources: "weakref.WeakSet[BatchSource]" = weakref.WeakSet()
 
 
 class BatchSource(Source):
@@ -109,8 +114,13 @@ class BatchSource(Source):
             raise DataError(f"{self._where(chunk, 0)}: expected {self.sizes[chunk]} rows, found {len(rows)}")
         return rows
 
-    def _start(self) -> None:
+    def renew_lock(self) -> None:
+        """Called in a forked child, where nobody lets go of a lock that another thread of its parent held."""
         self._lock = threading.Lock()
+
+    def _start(self) -> None:
+        _sources.add(self)
+        self.renew_lock()
         self._open: OrderedDict[int, _core.ArrowFile] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,6 +129,14 @@ class BatchSource(Source):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._start()
+
+
+def _renew_locks() -> None:
+    for source in list(_sources):
+        source.renew_lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 class ArrowSource(BatchSource):

@@ -1,6 +1,5 @@
 """Chunks of the window to come, read while the current one is used."""
 
-import os
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -118,7 +117,6 @@ class _Team:
         self._wanted: deque[tuple[int, int]] = deque()
         self._running = 0
         self._lock = threading.Lock()
-        self._process = os.getpid()
 
     def want(self, pairs: list[tuple[int, int]], threads: int) -> None:
         with self._lock:

@@ -15,13 +15,14 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use arrow::alloc::Allocation;
 use arrow::buffer::Buffer;
 use memmap2::MmapMut;
 
 use crate::error::{Error, Result};
+use crate::per_process::PerProcess;
 
 /// A memory budget of one loader. Scope: this process. Unit: bytes of anonymous memory held, not asked for.
 #[derive(Debug)]
@@ -271,18 +272,19 @@ pub struct Shelf {
     budget: Arc<Budget>,
     /// How many unused mappings are kept.
     keep: usize,
-    free: Mutex<Vec<(MmapMut, Held)>>,
+    /// Of each process: who has a batch may drop it in a forked child.
+    free: PerProcess<Mutex<Vec<(MmapMut, Held)>>>,
 }
 
 impl Shelf {
     /// A shelf that charges `budget` and keeps at most `keep` unused mappings.
     pub fn new(budget: &Arc<Budget>, keep: usize) -> Arc<Self> {
-        Arc::new(Self { budget: Arc::clone(budget), keep, free: Mutex::new(Vec::new()) })
+        Arc::new(Self { budget: Arc::clone(budget), keep, free: PerProcess::default() })
     }
 
     /// An arena of anonymous memory, used before or new; `None` if the budget does not have it.
     pub fn take(self: &Arc<Self>, layout: &Layout) -> Result<Option<Arc<Arena>>> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free();
         // One that is much too large would waste budget.
         let fits = |map: &MmapMut| map.len() >= layout.bytes && map.len() <= layout.bytes.saturating_mul(2);
         // The one that was used last: some of it may still be in a cache.
@@ -302,17 +304,16 @@ impl Shelf {
 
     /// Bytes of unused mappings.
     pub fn unused(&self) -> u64 {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        free.iter().map(|(_, held)| held.bytes).sum()
+        self.free().iter().map(|(_, held)| held.bytes).sum()
     }
 
     /// Lets go of unused mappings.
     pub fn clear(&self) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.free().clear();
     }
 
     fn put_back(&self, map: MmapMut, held: Held) {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free();
         free.push((map, held));
         if free.len() > self.keep {
             // Large ones cost most to make anew.
@@ -321,6 +322,10 @@ impl Shelf {
                 free.swap_remove(smallest);
             }
         }
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<(MmapMut, Held)>> {
+        self.free.get().lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -604,6 +609,7 @@ impl<T: Plain> Deref for Slot<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::per_process::tests::holds_in_child;
 
     #[test]
     fn a_budget_counts_what_is_held() {
@@ -667,6 +673,25 @@ mod tests {
         assert!(budget.try_take(10_000).is_none());
         drop(shelf);
         assert!(budget.try_take(10_000).is_some());
+    }
+
+    #[test]
+    fn a_forked_child_waits_for_no_thread_of_its_parent_s() {
+        let shelf = Shelf::new(&Budget::new(10_000), 2);
+        let arena = || {
+            let mut layout = Layout::new();
+            let region = layout.add::<i32>(8);
+            shelf.take(&layout).unwrap().map(|arena| arena.carve(region))
+        };
+        let mut slot = arena();
+        let place = slot.as_ref().map(|slot| slot.as_ptr());
+        let busy = shelf.free();
+        assert!(holds_in_child(|| {
+            drop(slot.take());
+            arena().map(|slot| slot.as_ptr()) == place
+        }));
+        drop(busy);
+        assert!(arena().map(|slot| slot.as_ptr()) != place, "the parent has it still");
     }
 
     #[test]

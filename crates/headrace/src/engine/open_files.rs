@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Result;
+use crate::per_process::PerProcess;
 use crate::store::Version;
 use crate::store::open_file::OpenFile;
 
@@ -28,7 +29,7 @@ impl StoredFile {
 pub(super) struct OpenFiles {
     files: Vec<StoredFile>,
     most: usize,
-    kept: Mutex<Kept>,
+    kept: PerProcess<Mutex<Kept>>,
 }
 
 #[derive(Debug, Default)]
@@ -42,7 +43,7 @@ struct Kept {
 impl OpenFiles {
     /// At most `most` of `files` stay open when nobody reads them, and at least one.
     pub(super) fn new(files: Vec<StoredFile>, most: usize) -> Self {
-        Self { files, most: most.max(1), kept: Mutex::default() }
+        Self { files, most: most.max(1), kept: PerProcess::default() }
     }
 
     /// A file as it was listed.
@@ -82,7 +83,7 @@ impl OpenFiles {
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.get().lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -114,6 +115,21 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::per_process::tests::holds_in_child;
+
+    #[test]
+    fn a_forked_child_waits_for_no_thread_of_its_parent_s() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("0");
+        std::fs::write(&path, [7; 8]).unwrap();
+        let files = OpenFiles::new(vec![StoredFile::new(path, 8, Version::Unknown)], 3);
+        let busy = files.lock();
+        assert!(holds_in_child(|| {
+            let mut out = [0; 8];
+            files.open(&[0]).is_ok_and(|found| found[0].read_at(0, &mut out).is_ok()) && out == [7; 8]
+        }));
+        drop(busy);
+    }
 
     #[test]
     fn those_that_were_used_last_stay_open() {

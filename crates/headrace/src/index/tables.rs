@@ -13,6 +13,7 @@ use crate::format::table::ipc::{self, Dictionaries, Kind, Layout, Message};
 use crate::format::table::row_group::RowGroup;
 use crate::index::Index;
 use crate::index::read::read_metadata;
+use crate::per_process::PerProcess;
 use crate::store::{ByteStream, Fetch, Object, Store, read};
 
 /// Bytes between two columns that are read as well, to save a request to a remote store. Scope: a row group. Evidence:
@@ -90,7 +91,7 @@ pub struct ArrowFile {
     layout: Layout,
     place: Place,
     /// The dictionaries that the last batch needed, with the messages that made them.
-    dictionaries: Mutex<(Vec<Message>, Arc<Dictionaries>)>,
+    dictionaries: PerProcess<Mutex<(Vec<Message>, Arc<Dictionaries>)>>,
 }
 
 impl ArrowFile {
@@ -104,7 +105,7 @@ impl ArrowFile {
             open_stream(store, object, cancel, &place)?
         };
         let (store, object) = (Arc::clone(store), object.clone());
-        Ok(Self { store, object, layout, place, dictionaries: Mutex::default() })
+        Ok(Self { store, object, layout, place, dictionaries: PerProcess::default() })
     }
 
     /// Its columns.
@@ -143,7 +144,7 @@ impl ArrowFile {
     fn dictionaries(&self, batch: usize, cancel: &Cancel) -> Result<Arc<Dictionaries>> {
         let needed = self.layout.dictionaries_of(batch);
         {
-            let held = self.dictionaries.lock().unwrap_or_else(PoisonError::into_inner);
+            let held = self.dictionaries.get().lock().unwrap_or_else(PoisonError::into_inner);
             if held.0 == needed {
                 return Ok(Arc::clone(&held.1));
             }
@@ -154,7 +155,7 @@ impl ArrowFile {
             self.layout.decode_dictionary(message, bytes, &mut dictionaries, &self.place)?;
         }
         let dictionaries = Arc::new(dictionaries);
-        *self.dictionaries.lock().unwrap_or_else(PoisonError::into_inner) = (needed, Arc::clone(&dictionaries));
+        *self.dictionaries.get().lock().unwrap_or_else(PoisonError::into_inner) = (needed, Arc::clone(&dictionaries));
         Ok(dictionaries)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded, never};
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
@@ -64,6 +64,10 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         self.cancel.cancel();
+        if self.process != std::process::id() {
+            // What its thread had locked stays locked for ever.
+            std::mem::forget(std::mem::replace(&mut self.pages, never()));
+        }
     }
 }
 

@@ -9,10 +9,11 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use super::entry::{self, HEADER, Key};
+use crate::per_process::PerProcess;
 
 /// An entry's time of use is noted to this. Evidence: a write of metadata for each read would cost more than it tells.
 const USE_NOTED: Duration = Duration::from_secs(60);
@@ -42,14 +43,14 @@ pub struct Folder {
     limit: u64,
     /// Bytes added by this process since it looked through the folder; at first so many that it does at once.
     added: AtomicU64,
-    looking: Mutex<()>,
+    looking: PerProcess<Mutex<()>>,
     /// Whether nobody else can have put something there.
     is_ours: bool,
     /// Whether nothing is added any more.
     is_closed: AtomicBool,
     /// Whether something was too large to be kept.
     is_small: AtomicBool,
-    problem: Mutex<Option<String>>,
+    problem: PerProcess<Mutex<Option<String>>>,
 }
 
 /// The right to fetch what an entry will hold. Dropped, it leaves nothing.
@@ -82,10 +83,10 @@ impl Folder {
             limit,
             is_ours: true,
             added: AtomicU64::new(limit),
-            looking: Mutex::default(),
+            looking: PerProcess::default(),
             is_closed: AtomicBool::new(false),
             is_small: AtomicBool::new(false),
-            problem: Mutex::default(),
+            problem: PerProcess::default(),
         };
         // An attempt, so that it is known from the first on.
         let attempt =
@@ -99,19 +100,23 @@ impl Folder {
 
     /// What hindered the cache from being written; `None` from the second call on, until something else does.
     pub fn take_problem(&self) -> Option<String> {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.problem().take()
     }
 
     /// Notes something that does not hinder reading.
     pub(super) fn note(&self, problem: String) {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(problem);
+        self.problem().get_or_insert(problem);
+    }
+
+    fn problem(&self) -> MutexGuard<'_, Option<String>> {
+        self.problem.get().lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn close(&self, error: &io::Error) {
         if !self.is_closed.swap(true, Ordering::Relaxed) {
             let problem = format!("nothing more is cached in {}: {error}", self.root.display());
             // It matters more than what was noted before.
-            self.problem.lock().unwrap_or_else(PoisonError::into_inner).replace(problem);
+            self.problem().replace(problem);
         }
     }
 
@@ -201,7 +206,7 @@ impl Folder {
         self.added.fetch_add(bytes, Ordering::SeqCst);
         // Whoever looks through the folder sees afterwards whether more came meanwhile.
         while self.added.load(Ordering::SeqCst) > self.limit / LOOK_PART {
-            let Ok(_looking) = self.looking.try_lock() else { return };
+            let Ok(_looking) = self.looking.get().try_lock() else { return };
             self.evict();
         }
     }
@@ -217,7 +222,7 @@ impl Folder {
     pub fn tidy(self: &Arc<Self>) {
         let cache = Arc::clone(self);
         let work = move || {
-            if let Ok(_looking) = cache.looking.try_lock() {
+            if let Ok(_looking) = cache.looking.get().try_lock() {
                 cache.evict();
             }
         };

@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
+use once_cell::race::OnceBox;
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
+use crate::per_process::PerProcess;
 
 /// Requests under way at once. Scope: the process, all stores together, reads and listings. Unit: requests.
 /// Evidence: the provider of S3 advises one request per 85 to 90 MB/s wanted, so 32 fill a 20 Gbit/s link; servers
@@ -33,32 +35,27 @@ const THREADS: usize = 2;
 /// How often a waiting thread looks whether it should stop.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A value that belongs to one process: threads do not survive a fork, so a child makes its own. What the parent made
-/// stays in the child unused.
-struct PerProcess<T: 'static>(Mutex<Option<(u32, &'static T)>>);
+/// What is made once, on first use, in each process: threads do not survive a fork.
+struct Once<T: 'static>(OnceBox<PerProcess<Mutex<Option<&'static T>>>>);
 
-impl<T> PerProcess<T> {
+impl<T: Sync> Once<T> {
     const fn new() -> Self {
-        Self(Mutex::new(None))
+        Self(OnceBox::new())
     }
 
     fn get(&self, make: impl FnOnce() -> Result<T>) -> Result<&'static T> {
-        let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let process = std::process::id();
+        let own = self.0.get_or_init(Box::default).get();
+        let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
         match *own {
-            Some((owner, value)) if owner == process => Ok(value),
-            _ => {
-                let value = Box::leak(Box::new(make()?));
-                *own = Some((process, value));
-                Ok(value)
-            }
+            Some(value) => Ok(value),
+            None => Ok(own.insert(Box::leak(Box::new(make()?)))),
         }
     }
 }
 
 /// The runtime, started on first use and never at import.
 pub(crate) fn runtime() -> Result<&'static Runtime> {
-    static RUNTIME: PerProcess<Runtime> = PerProcess::new();
+    static RUNTIME: Once<Runtime> = Once::new();
     RUNTIME.get(|| {
         tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
@@ -71,7 +68,7 @@ pub(crate) fn runtime() -> Result<&'static Runtime> {
 
 /// The limit on requests under way.
 pub(crate) fn permits() -> Result<&'static Arc<Semaphore>> {
-    static PERMITS: PerProcess<Arc<Semaphore>> = PerProcess::new();
+    static PERMITS: Once<Arc<Semaphore>> = Once::new();
     PERMITS.get(|| {
         let wanted = std::env::var("HEADRACE_CONCURRENT_REQUESTS").ok().and_then(|text| text.parse().ok());
         Ok(Arc::new(Semaphore::new(wanted.unwrap_or(CONCURRENT_REQUESTS).clamp(1, 4096))))
@@ -80,7 +77,7 @@ pub(crate) fn permits() -> Result<&'static Arc<Semaphore>> {
 
 /// The limit on bodies under way that are written. Its holder may wait for a permit of a request, never the other way.
 pub(crate) fn uploads() -> Result<&'static Arc<Semaphore>> {
-    static UPLOADING: PerProcess<Arc<Semaphore>> = PerProcess::new();
+    static UPLOADING: Once<Arc<Semaphore>> = Once::new();
     UPLOADING.get(|| Ok(Arc::new(Semaphore::new(UPLOADS))))
 }
 

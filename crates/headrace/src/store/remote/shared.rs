@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::{Error, Result, StoreFault};
+use crate::per_process::PerProcess;
 use crate::store::remote::backend::{Answer, Ask, Asked, Backend, Body, Fault, Hidden, Writer};
 use crate::store::remote::observe::Notes;
 use crate::store::remote::provider::{Advice, Connection, Provider, Secrets, Sources};
@@ -28,13 +29,21 @@ pub(super) struct Shared {
     pub(super) provider: Arc<dyn Provider>,
     /// What has to follow a key in its URL, for the keys that need it.
     queries: BTreeMap<String, Hidden>,
-    /// With the process that made it: a forked child must not use its parent's connections.
-    client: Mutex<(u32, Arc<Client>)>,
+    clients: PerProcess<Clients>,
     advice: Advice,
     policy: Policy,
     /// Whether the server has answered anything yet.
     reached: AtomicBool,
     pub(super) traffic: Traffic,
+}
+
+/// How a process reaches the store: a forked child must not use its parent's connections.
+#[derive(Debug)]
+struct Clients {
+    /// What the settings made at first: if they do not any more, it says why.
+    first: Arc<Client>,
+    /// `None` as long as the process has none of its own.
+    latest: Mutex<Option<Arc<Client>>>,
 }
 
 /// A connection, with what it was made of.
@@ -80,13 +89,14 @@ impl Piece {
 
 impl Shared {
     pub(super) fn new(provider: Arc<dyn Provider>, queries: BTreeMap<String, Hidden>) -> Result<Self> {
-        let client = Mutex::new((std::process::id(), Arc::new(connect(provider.as_ref(), &queries)?)));
+        let first = Arc::new(connect(provider.as_ref(), &queries)?);
+        let clients = PerProcess::new(Clients { latest: Mutex::new(Some(Arc::clone(&first))), first });
         let (advice, mut policy) = (provider.advice(), provider.policy());
         if policy.hedge.is_none() {
             policy.hedge = settings::usual_hedge()?;
         }
         let (reached, traffic) = (AtomicBool::new(false), Traffic::default());
-        Ok(Self { provider, queries, client, advice, policy, reached, traffic })
+        Ok(Self { provider, queries, clients, advice, policy, reached, traffic })
     }
 
     /// Where requests go, if that is not the provider's own address.
@@ -105,15 +115,18 @@ impl Shared {
     }
 
     fn client(&self) -> Arc<Client> {
-        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        let process = std::process::id();
-        if client.0 != process {
-            // The settings made a client before; if they do not any more, the old one says why.
-            if let Ok(own) = connect(self.provider.as_ref(), &self.queries) {
-                *client = (process, Arc::new(own));
-            }
+        let (first, mut latest) = self.clients();
+        if latest.is_none() {
+            *latest = connect(self.provider.as_ref(), &self.queries).ok().map(Arc::new);
         }
-        Arc::clone(&client.1)
+        Arc::clone(latest.as_ref().unwrap_or(first))
+    }
+
+    /// The first one, and the latest.
+    fn clients(&self) -> (&Arc<Client>, MutexGuard<'_, Option<Arc<Client>>>) {
+        let of_child = |parent: &Clients| Clients { first: Arc::clone(&parent.first), latest: Mutex::default() };
+        let own = self.clients.get_or(of_child);
+        (&own.first, own.latest.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes up credentials that were renewed in the environment or in files; whether there were any.
@@ -127,7 +140,7 @@ impl Shared {
         }
         match connect(self.provider.as_ref(), &self.queries) {
             Ok(client) => {
-                *self.client.lock().unwrap_or_else(PoisonError::into_inner) = (std::process::id(), Arc::new(client));
+                *self.clients().1 = Some(Arc::new(client));
                 true
             }
             Err(_) => false,
