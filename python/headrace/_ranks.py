@@ -6,6 +6,10 @@ from typing import Any, SupportsIndex
 
 from ._units import as_int
 
+_GIVEN = object()
+_ALONE = object()
+"""Values of `rank_key`: ranks that are arguments, and those of a process that nobody launched as one of several."""
+
 
 def resolve_rank(rank: SupportsIndex | None, world_size: SupportsIndex | None) -> tuple[int, int]:
     """(rank, ranks): the arguments, else torch.distributed if it is initialised, else RANK and WORLD_SIZE, else (0, 1).
@@ -28,6 +32,23 @@ def resolve_rank(rank: SupportsIndex | None, world_size: SupportsIndex | None) -
     if has_rank:
         return _checked(_from_environment("RANK"), _from_environment("WORLD_SIZE"), "environment variables")
     return 0, 1
+
+
+def rank_key(rank: SupportsIndex | None, world_size: SupportsIndex | None, *, before: object = None) -> object:
+    """A value that is another one where `resolve_rank` gives other ranks, for who asks before each batch.
+
+    Args:
+        rank: as for `resolve_rank`.
+        world_size: likewise.
+        before: what it was before. If there was no RANK, none is looked for: a variable that is not there costs an
+            exception. And that WORLD_SIZE alone changed is not seen.
+    """
+    if rank is not None and world_size is not None:
+        return _GIVEN
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return _ALONE if before is _ALONE else os.environ.get("RANK", _ALONE)
 
 
 def all_gather(value: Any, group: Any, ranks: int) -> list[Any]:

@@ -182,7 +182,7 @@ class CountedDriver(RunDriver[_Given, _Run, Position]):
     # Iterating
 
     def _next(self, epoch: int) -> Any:
-        run, position = self.here()
+        run, position = self.still_here()
         # The same for all batches of an epoch, unless the batch size changes or the run becomes another one.
         if self._stop is None or self._stop[:3] != (run, position.steps, epoch):
             self._stop = (run, position.steps, epoch, run.stop(position, epoch))

@@ -1,7 +1,7 @@
 """Makes one batch of samples: what a worker does with a task."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from headrace.samples.pipeline import AnyPipeline, Fetched, OnError, Skip
 from .collate import default_collate, registered
 from .items import Helpers
 
-__all__ = ["Broken", "Made", "Maker", "Task"]
+__all__ = ["AnyTask", "Broken", "Made", "Maker", "Task"]
 
 _Ints = npt.NDArray[np.int64]
 
@@ -31,6 +31,30 @@ class Task(NamedTuple):
     """The samples that stand there; of a zip with a column for each source."""
     drawn: _Ints
     """The rows as random numbers count them."""
+
+
+class AnyTask(Protocol):
+    """What is asked of a task whose batch was made: its numbers are not, but for those who want to know them."""
+
+    @property
+    def step(self) -> int:
+        """See `Task`."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """See `Task`."""
+        ...
+
+    @property
+    def rows(self) -> _Ints:
+        """See `Task`."""
+        ...
+
+    @property
+    def positions(self) -> _Ints:
+        """See `Task`."""
+        ...
 
 
 class Made(NamedTuple):

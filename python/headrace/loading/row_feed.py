@@ -1,8 +1,10 @@
 """The batches of an epoch over samples that the core gathers: no Python is run for one before it is given."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace import _core
 from headrace.errors import StoreError
@@ -10,7 +12,7 @@ from headrace.samples.order import PermutedOrder, SequentialOrder
 from headrace.samples.stored import StoredSamples
 
 from . import sample_run as runs
-from .make import Made, Task
+from .make import AnyTask, Made, Task
 from .pool import NotReady, add_note
 from .sample_feed import Workers
 
@@ -18,6 +20,28 @@ __all__ = ["RowFeed"]
 
 _Stretch = tuple[int, int, int, int, int]
 """A step, the place of its first row in the epoch, rows, places from one batch to the next, and batches."""
+
+
+class GatheredTask(NamedTuple):
+    """A task whose batch the core made: its numbers become arrays when they are asked for."""
+
+    step: int
+    epoch: int
+    begin: int
+    stretch: tuple[int, int]
+    """The first of this rank's rows, and the row behind the last."""
+    items: _core.Buffer
+    """The samples that stand there."""
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """See `Task`."""
+        return np.arange(*self.stretch, dtype=np.int64)
+
+    @property
+    def positions(self) -> npt.NDArray[np.int64]:
+        """See `Task`."""
+        return np.frombuffer(memoryview(self.items), np.int64)
 
 
 class RowFeed:
@@ -46,6 +70,8 @@ class RowFeed:
         self._make = workers.maker
         self._number = 0
         """Of the next batch."""
+        self._alike = run.alike(position)
+        """Steps from the next one on that hold whole batches of one size."""
         resources = workers.resources
         self._core = _core.RowFeed(
             stored.rows,
@@ -56,26 +82,23 @@ class RowFeed:
             memory=resources.memory,
         )
 
-    def next(self, timeout: float | None) -> tuple[Task, Made, runs.Position]:
+    def next(self, timeout: float | None) -> tuple[AnyTask, Made, runs.Position]:
         """See `Feed.next`."""
         run, position = self._run, self._position
         if run.order.epoch_of(position.row) != self.epoch:
             raise StopIteration
-        rows = run.rows_of_rank(position.row, position.batch, run.rank)
-        arrays = None
-        if len(rows):
-            step, items, arrays = self._next(timeout)
-            positions = np.frombuffer(memoryview(items), np.int64)
-            if step != position.step:
-                # Ctrl-C came between a batch and the note that it was given.
-                raise StopIteration
-        else:
-            positions = run.positions(rows)
-        task = Task(position.step, self.epoch, position.row, rows, positions, run.order.drawn(rows))
-        after = run.following(position)
+        first, end = run.stretch_of_rank(position)
+        step, items, arrays = self._next(timeout) if first < end else (position.step, None, None)
+        if step != position.step:
+            # Ctrl-C came between a batch and the note that it was given.
+            raise StopIteration
+        after = self._following(position)
         number, self._number, self._position = self._number, self._number + 1, after
-        if arrays is not None:
-            return task, Made(task.step, self._stored.batch(arrays), len(rows), 0, [], None), after
+        if items is not None and arrays is not None:
+            task = GatheredTask(step, self.epoch, position.row, (first, end), items)
+            return task, Made(step, self._stored.batch(end - first, arrays), end - first, 0, [], None), after
+        rows = np.arange(first, end, dtype=np.int64)
+        task = Task(step, self.epoch, position.row, rows, run.positions(rows), run.order.drawn(rows))
         try:
             return task, self._make(task), after
         except Exception as error:
@@ -85,6 +108,15 @@ class RowFeed:
     def close(self) -> None:
         """See `Feed.close`."""
         self._core.close()
+
+    def _following(self, position: runs.Position) -> runs.Position:
+        """`Run.following`, which has less to look at where one whole batch follows another."""
+        if self._alike > 1:
+            self._alike -= 1
+            return runs.Position(position.step + 1, position.row + position.batch, position.segments, position.skipped)
+        after = self._run.following(position)
+        self._alike = self._run.alike(after)
+        return after
 
     def _next(self, timeout: float | None) -> "tuple[int, _core.Buffer, list[_core.Buffer] | None]":
         try:
@@ -104,8 +136,8 @@ def _stretches(run: runs.Run, position: runs.Position) -> Iterator[_Stretch]:
     epoch = run.order.epoch_of(position.row)
     begin = run.order.begin_of(epoch)
     while run.order.epoch_of(position.row) == epoch:
-        rows = run.rows_of_rank(position.row, position.batch, run.rank)
+        first, end = run.stretch_of_rank(position)
         count = run.alike(position)
-        if len(rows):
-            yield position.step, int(rows[0]) - begin, len(rows), position.batch, count
+        if first < end:
+            yield position.step, first - begin, end - first, position.batch, count
         position = run.following(run.at(position, position.step + count - 1))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from headrace._changes import Adapted
 from headrace._frames import warn
-from headrace._ranks import resolve_rank
+from headrace._ranks import rank_key, resolve_rank
 
 from .arguments import Arguments
 from .base import EpochDriver, Mark
@@ -74,6 +74,8 @@ class RunDriver(EpochDriver, Generic[_Given, _Run, _Position]):
         self._ranks = (arguments.rank, arguments.world_size)
         self._loaded: dict[str, Any] | None = None
         self._resolved: tuple[_Run, _Position] | None = None
+        self._key: object = None
+        """The `rank_key` of the ranks that were looked up last."""
         self._moved = False
         """Whether the run stands elsewhere than `given` and the loaded state say."""
         self.strict = True
@@ -110,6 +112,7 @@ class RunDriver(EpochDriver, Generic[_Given, _Run, _Position]):
 
     def here(self) -> tuple[_Run, _Position]:
         """The run and where it stands; the rank is looked up again, for a process group may have come or gone since."""
+        self._key = rank_key(*self._ranks)
         rank, world_size = resolve_rank(*self._ranks)
         if self._resolved is None:
             self._resolved = self._start(world_size, rank, self._loaded)[:2]
@@ -121,6 +124,12 @@ class RunDriver(EpochDriver, Generic[_Given, _Run, _Position]):
             else:
                 # Nothing was done yet: as if the loader had been made now. What there is to tell was told on loading.
                 self._resolved = self._start(world_size, rank, self._loaded)[:2]
+        return self._resolved
+
+    def still_here(self) -> tuple[_Run, _Position]:
+        """The same for each batch, at less cost: some changes of the environment are seen by the next iterator only."""
+        if self._resolved is None or rank_key(*self._ranks, before=self._key) != self._key:
+            return self.here()
         return self._resolved
 
     @property

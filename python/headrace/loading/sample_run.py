@@ -166,6 +166,11 @@ class Run:
         first, last = steps.rank_rows(0, end - begin, rank, ranks)
         return rows[first:last]
 
+    def stretch_of_rank(self, position: Position) -> tuple[int, int]:
+        """The same of the next step and this rank, in an order of one lane: the first row, and that behind the last."""
+        end = self.rows_of(position.row, position.batch)[0]
+        return steps.rank_rows(position.row, end, self.rank, self.world_size)
+
     def positions(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The samples that stand at some rows of one step."""
         if not len(rows):

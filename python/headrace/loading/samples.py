@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from headrace._traffic import Traffic
 from headrace._units import as_int
 from headrace.errors import StoreError
@@ -16,7 +19,7 @@ from . import sample_run as runs
 from .arguments import Arguments
 from .base import END
 from .exclusion import adapted
-from .make import Made, Task
+from .make import AnyTask, Made
 from .masking import masked, not_a_dict
 from .pool import NotReady
 from .row_feed import RowFeed
@@ -26,6 +29,8 @@ from .sample_feed import Feed, Resources, Workers
 from .schedule import check_divides
 
 __all__ = ["SampleDriver"]
+
+_Ints = npt.NDArray[np.int64]
 
 _LISTED = 100
 """Samples that were skipped of which `stats` tells the place."""
@@ -203,7 +208,7 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
 
     def _next(self, epoch: int) -> Any:
         while True:
-            run, position = self.here()
+            run, position = self.still_here()
             finished = self.given.epochs is not None and position.row >= run.order.begin_of(self.given.epochs)
             here = run.order.epoch_of(position.row)
             if self._feed is not None and self._feed.epoch != here:
@@ -260,19 +265,21 @@ class SampleDriver(RunDriver[runs.Given, runs.Run, runs.Position]):
             return made.batch
 
     def _wrapped(
-        self, run: runs.Run, position: runs.Position, task: Task, made: Made, after: runs.Position
+        self, run: runs.Run, position: runs.Position, task: AnyTask, made: Made, after: runs.Position
     ) -> SampleBatch:
-        positions = task.positions if made.kept is None else task.positions[made.kept]
+        def numbers() -> tuple[_Ints, _Ints]:
+            rows, positions = task.rows, task.positions
+            return (rows, positions) if made.kept is None else (rows[made.kept], positions[made.kept])
+
         batch = made.batch
         if run.masks_at(position):
-            batch = masked(batch, run.masked(positions, position))
+            batch = masked(batch, run.masked(numbers()[1], position))
         return SampleBatch(
             batch,
             step=task.step,
             epoch=task.epoch,
-            rows=task.rows if made.kept is None else task.rows[made.kept],
-            positions=positions,
-            sources=lambda: [run.pipeline.place(position) for position in positions.tolist()],
+            numbers=numbers,
+            sources=lambda: [run.pipeline.place(position) for position in numbers()[1].tolist()],
             state=lambda: run.state(after),
         )
 

@@ -8,6 +8,8 @@ import numpy.typing as npt
 
 __all__ = ["SampleBatch"]
 
+_Ints = npt.NDArray[np.int64]
+
 
 class SampleBatch(dict[str, Any]):
     """One rank's part of a global batch: the dict that collation made.
@@ -18,9 +20,6 @@ class SampleBatch(dict[str, Any]):
     Attributes:
         step: the step, from 0 through the whole run.
         epoch: the epoch.
-        rows: int64, (samples,): the number of each sample's row in the run.
-        positions: int64, (samples,): the number of each sample in the dataset; of a zip (samples, sources): that in
-            each of its datasets.
 
     Example:
         >>> batch = next(iter(headrace.DataLoader(samples, batch_size=4, shuffle=False)))
@@ -28,7 +27,7 @@ class SampleBatch(dict[str, Any]):
         ([0, 1, 0, 1], 0, [0, 1, 2, 3])
     """
 
-    __slots__ = ("_sources", "_state", "epoch", "positions", "rows", "step")
+    __slots__ = ("_numbers", "_sources", "_state", "epoch", "step")
 
     def __init__(
         self,
@@ -36,18 +35,28 @@ class SampleBatch(dict[str, Any]):
         *,
         step: int,
         epoch: int,
-        rows: npt.NDArray[np.int64],
-        positions: npt.NDArray[np.int64],
+        numbers: Callable[[], tuple[_Ints, _Ints]],
         sources: Callable[[], list[Any]],
         state: Callable[[], dict[str, Any]],
     ) -> None:
         super().__init__(parts)
         self.step = step
         self.epoch = epoch
-        self.rows = rows
-        self.positions = positions
+        self._numbers = numbers
         self._sources = sources
         self._state = state
+
+    @property
+    def rows(self) -> _Ints:
+        """int64, (samples,): the number of each sample's row in the run."""
+        return self._numbers()[0]
+
+    @property
+    def positions(self) -> _Ints:
+        """int64, (samples,): the number of each sample in the dataset; of a zip (samples, sources): that in each of its
+        datasets.
+        """  # noqa: D205
+        return self._numbers()[1]
 
     @property
     def state(self) -> dict[str, Any]:

@@ -60,10 +60,10 @@ class StoredSamples(NamedTuple):
         )
         return StoredSamples(rows, first.columns)
 
-    def batch(self, arrays: "list[_core.Buffer]") -> dict[str, npt.NDArray[Any]]:
+    def batch(self, samples: int, arrays: "list[_core.Buffer]") -> dict[str, npt.NDArray[Any]]:
         """The bytes of some samples as a batch."""
         return {
-            column.name: np.frombuffer(memoryview(memory), column.dtype).reshape(-1, *column.shape)
+            column.name: np.ndarray((samples, *column.shape), column.dtype, memoryview(memory))
             for column, memory in zip(self.columns, arrays, strict=True)
         }
 

@@ -223,7 +223,7 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
 
     def _next(self, epoch: int) -> Any:
         del epoch  # lanes end a pass at different rows, and run on
-        run, position = self.here()
+        run, position = self.still_here()
         if self._workers is not None:
             self._workers.check_process()
         try:
@@ -287,8 +287,7 @@ class LaneDriver(RunDriver[runs.Given, runs.LaneRun, runs.Position]):
             cast("dict[str, Any]", parts),
             step=made.step,
             epoch=epoch(),
-            rows=made.rows,
-            positions=np.array([record.position for record in records], dtype=np.int64),
+            numbers=lambda: (made.rows, np.array([record.position for record in records], dtype=np.int64)),
             sources=lambda: [place for record in records for place in record.sources()],
             state=state,
         )
