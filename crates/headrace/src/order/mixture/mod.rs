@@ -14,7 +14,9 @@
 mod ends;
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+
+use once_cell::race::OnceBox;
 
 use super::draws::{Draws, Purpose};
 use super::floor_sum::floor_sum;
@@ -73,7 +75,7 @@ pub struct Mixture {
     /// The round before which each source left.
     left: Vec<Option<u64>>,
     /// What was counted of the stretches as they are.
-    kept: Arc<OnceLock<Kept>>,
+    kept: Arc<OnceBox<Kept>>,
 }
 
 /// A phase, with its weights as intervals: source s has the points from `bounds[s]` to before `bounds[s + 1]`.
@@ -279,7 +281,7 @@ impl Mixture {
     /// Rows of a source, or a lane of it, before a round, where `count` counts them from a stretch on: those before the
     /// stretch once only.
     fn kept(&self, source: usize, lane: Option<u64>, round: u64, count: impl Fn(usize, u64) -> u64) -> u64 {
-        let kept = self.kept.get_or_init(|| Kept::new(self.stretches.len(), &self.source_lanes));
+        let kept = self.kept.get_or_init(|| Box::new(Kept::new(self.stretches.len(), &self.source_lanes)));
         let between = |stretches: Range<usize>| count(stretches.start, self.stretches[stretches.end].phase.round);
         let (stretch, before) = kept.before(source, lane, self.stretch_of(round), between);
         before + count(stretch, round)
@@ -552,7 +554,7 @@ mod tests {
             prop_assert_eq!(mixture.counts(600).iter().sum::<u64>(), 600);
             // A source that leaves makes other stretches.
             mixture.limit(&[None, Some(rows), Some(rows / 2)], 0, Exhausted::Leave).unwrap();
-            mixture.kept = Arc::new(Kept::with_at_most(numbers, mixture.stretches.len(), &own).into());
+            mixture.kept = Arc::new(OnceBox::with_value(Box::new(Kept::with_at_most(numbers, mixture.stretches.len(), &own))));
             for round in rounds {
                 let counts = mixture.counts(round * 6);
                 prop_assert_eq!(counts.iter().sum::<u64>(), round * 6);

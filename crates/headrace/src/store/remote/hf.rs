@@ -9,11 +9,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use object_store::client::HttpErrorKind;
 use object_store::{HeaderMap, HeaderValue};
+use once_cell::race::OnceBox;
 use reqwest::{Method, Url, header};
 use serde_json::Value;
 
@@ -93,7 +94,7 @@ pub struct Hf {
     name: String,
     revision: String,
     /// What the revision stood for when it was first asked. Every client of this store reads that commit.
-    commit: Arc<OnceLock<String>>,
+    commit: Arc<OnceBox<String>>,
     options: Options<Setting>,
 }
 
@@ -252,7 +253,7 @@ impl Provider for Hf {
     }
 
     fn pin(&self, revision: &str) {
-        self.commit.get_or_init(|| revision.to_owned());
+        self.commit.get_or_init(|| Box::new(revision.to_owned()));
     }
 }
 
@@ -267,7 +268,7 @@ struct Repository {
     kind: &'static str,
     name: String,
     revision: String,
-    commit: Arc<OnceLock<String>>,
+    commit: Arc<OnceBox<String>>,
 }
 
 /// Where a large file lies.
@@ -302,7 +303,7 @@ impl Repository {
         let found =
             body.get("sha").and_then(Value::as_str).ok_or("the Hub does not say which commit the revision is")?;
         // Of two that ask at once, both take what the first was told.
-        Ok(self.commit.get_or_init(|| found.to_owned()))
+        Ok(self.commit.get_or_init(|| Box::new(found.to_owned())))
     }
 
     /// The URL of a file.
