@@ -505,14 +505,14 @@ mod tests {
     #[test]
     fn b097_paths_are_escaped_once() {
         let (hf, path) = parse("datasets/o/n/time=2024-01-01 00:00:00/50%25#?.parquet").expect("URL");
-        hf.commit.set("c0".to_owned()).expect("first");
+        hf.commit.set(Box::new("c0".to_owned())).expect("first");
         let repository = repository(&hf, "http://hub/base/");
         let ask = Ask { key: path, query: None, notes: Notes::default() };
         let url = futures_util::FutureExt::now_or_never(repository.file(&ask)).expect("no request").expect("URL");
         let wanted = "http://hub/base/datasets/o/n/resolve/c0/time=2024-01-01%2000:00:00/50%2525%23%3F.parquet";
         assert_eq!(url.as_str(), wanted);
         let (models, _) = parse("models/o/n/a").expect("URL");
-        models.commit.set("c1".to_owned()).expect("first");
+        models.commit.set(Box::new("c1".to_owned())).expect("first");
         let repository = self::repository(&models, "http://hub");
         let ask = Ask { key: "a".to_owned(), query: None, notes: Notes::default() };
         let url = futures_util::FutureExt::now_or_never(repository.file(&ask)).expect("no request").expect("URL");
