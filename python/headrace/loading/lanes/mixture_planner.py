@@ -110,27 +110,21 @@ class MixturePlanner(Planner):
     def _has_left(self, number: int, state: Mapping[str, Any]) -> bool:
         """Whether a source of a state was short of a row in a round that has begun."""
         names = [entry["name"] for entry in state["sources"]]
-        limits: list[int | None] = [entry["limit"] for entry in state["sources"]]
-        if limits[number] is None:
+        if state["sources"][number]["limit"] is None:
             return False
         weights = [Weighting.load(entry) for entry in state["pipeline"]["weights"]]
         lengths = Lengths.told(state["changes"], _saved_length(state) or 1)
-        steps, lanes = steps_of(state["history"]), state["lanes"]
-
-        def given(limits: list[int | None]) -> int:
-            core = core_of(
-                self._dataset,
-                weights,
-                names,
-                steps,
-                lanes=lanes,
-                lengths=lengths,
-                seed=state["seed"],
-                limits=limits,
-            )
-            return core.counts(-(-state["position"] // lanes) * lanes)[number]
-
-        return given(limits) < given([*limits[:number], None, *limits[number + 1 :]])
+        core = core_of(
+            self._dataset,
+            weights,
+            names,
+            steps_of(state["history"]),
+            lanes=state["lanes"],
+            lengths=lengths,
+            seed=state["seed"],
+            limits=[entry["limit"] for entry in state["sources"]],
+        )
+        return core.has_left(number, state["position"])
 
 
 def _saved_length(state: Mapping[str, Any]) -> Any:
