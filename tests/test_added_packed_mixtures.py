@@ -15,7 +15,7 @@ from datasets import Corpus, CorpusWriter, record, seeded, take_batches
 from headrace.testing import check_resume
 from mixture_reference import Drawn, MixtureReference
 from reference import Reference
-from test_added_packed import first_files
+from test_added_packed import first_files, load
 
 NAMES = ("a", "b")
 FILES = 4
@@ -214,18 +214,6 @@ def mixed(parts: dict[str, list[Corpus]], a: int, b: int, **arguments: Any) -> h
     return hr.mix(
         {name: (parts[name][files].open(**PACKING), weight) for name, (files, weight) in counts.items()}, **arguments
     )
-
-
-def load(loader: hr.DataLoader, state: dict[str, Any], *told: str) -> hr.DataLoader:
-    """Loads a state, with `strict` off if there is something to tell of: that, and nothing else."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        loader.load_state_dict(json.loads(json.dumps(state)), strict=not told)
-    assert len(caught) == len(told), [str(one.message) for one in caught]
-    for one, text in zip(caught, told, strict=True):
-        assert text in str(one.message)
-        assert one.filename == __file__
-    return loader
 
 
 def rows_of(batches: list[hr.Batch]) -> list[tuple[int, list[int]]]:
