@@ -87,14 +87,19 @@ fn rows(next: impl Fn() -> headrace::Result<Next>) -> Vec<(u64, usize, Vec<i32>)
     }
 }
 
+/// Runs of 12, 6 and 1 lanes, over documents that tell of which they are.
+fn three_runs(folder: &Path) -> [Arc<Run>; 3] {
+    [
+        run(&folder.join("a"), 0..400, 12, 3),
+        run(&folder.join("b"), 1000..1200, 6, 20),
+        run(&folder.join("c"), 2000..2012, 1, 2),
+    ]
+}
+
 #[test]
 fn rows_are_those_of_each_run_alone_on_any_ranks_and_with_any_windows() {
     let folder = tempfile::tempdir().unwrap();
-    let runs = [
-        run(&folder.path().join("a"), 0..400, 12, 3),
-        run(&folder.path().join("b"), 1000..1200, 6, 20),
-        run(&folder.path().join("c"), 2000..2012, 1, 2),
-    ];
+    let runs = three_runs(folder.path());
     let weights = vec![5.0, 3.0, 1.0, 0.0];
     let phases = vec![Phase { round: 0, draw: 0, every: 1, weights }];
     let mixture = Arc::new(Mixture::new(3, LANES, false, vec![12, 6, 1, 1], phases, Strides::new(ROW as u64)).unwrap());
@@ -148,11 +153,7 @@ fn rows_are_those_of_each_run_alone_on_any_ranks_and_with_any_windows() {
 #[test]
 fn rows_change_their_length_with_the_rounds_of_the_mixture() {
     let folder = tempfile::tempdir().unwrap();
-    let runs = [
-        run(&folder.path().join("a"), 0..400, 12, 3),
-        run(&folder.path().join("b"), 1000..1200, 6, 20),
-        run(&folder.path().join("c"), 2000..2012, 1, 2),
-    ];
+    let runs = three_runs(folder.path());
     let phases = vec![Phase { round: 0, draw: 0, every: 1, weights: vec![5.0, 3.0, 1.0] }];
     let lengths = Strides::new(ROW as u64).changed(20, 9).unwrap().changed(33, 3).unwrap();
     let mixture = Arc::new(Mixture::new(3, LANES, false, vec![12, 6, 1], phases, lengths.clone()).unwrap());
