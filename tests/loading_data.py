@@ -29,6 +29,26 @@ class Numbers:
         return index
 
 
+class Asked(Numbers):
+    """Tells how many samples this process was asked for before."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.before = -1
+
+    def __getitem__(self, index: int) -> int:
+        self.before += 1
+        return self.before
+
+
+class SlowToSend(int):
+    """A key that takes its time to reach a process."""
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        time.sleep(0.2)
+        return int, (int(self),)
+
+
 class Lists(Numbers):
     """Takes whole lists of keys."""
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.loading.choose import choose
 from headrace.loading.wire import FAILED, MADE, Arena, decode, encode
-from loading_data import Faulty, Lists, Numbers, Rows, note_end, note_process, process_of
+from loading_data import Asked, Faulty, Lists, Numbers, Rows, SlowToSend, note_end, note_process, process_of
 
 # A process takes seconds to start on a machine that is busy; so these tests start few.
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memfd")
@@ -152,6 +152,12 @@ def test_a_worker_that_somebody_kills_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="killed by SIGKILL"):
         next(iterator)
     assert next(iterator).tolist() == [6, 7]
+
+
+def test_no_batch_waits_for_a_later_one_in_its_process() -> None:
+    keys = [SlowToSend(key) if key % 3 == 0 else key for key in range(9)]
+    loader = hr.DataLoader(Asked(9), 1, sampler=keys, num_workers=1, worker_type="process")
+    assert [batch.tolist() for batch in loader] == [[key] for key in range(9)]
 
 
 def test_dropping_a_loader_ends_a_process_in_the_middle() -> None:

@@ -376,6 +376,7 @@ class MapDriver(Driver):
                 Caller(processes, pinned),
                 processes.threads,
                 init=processes.begin,
+                turn=processes.turn,
                 end=processes.end,
                 interrupt=processes.close,
             )

@@ -1,7 +1,8 @@
 """Worker processes, for functions that hold the GIL: spawned, each fed by two threads of a `Pool`.
 
 A thread sends a list of keys and waits for the batch, outside the GIL. There are two for each process, so that the
-next list is there when it has made a batch. Order, limits, interrupts and ends are those of the pool.
+next list is there when it has made a batch; they take turns, so that no batch waits for one that is needed later.
+Order, limits, interrupts and ends are those of the pool.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, cast
 
 from . import worker
@@ -57,6 +58,15 @@ def check_main() -> None:
         )
 
 
+class _Here(threading.local):
+    """What a thread of the pool knows."""
+
+    place: "tuple[_Channel, int]"
+    """Its process, and its arena there."""
+    has_turn = False
+    """Whether it alone may take keys for its process."""
+
+
 class Processes:
     """Called with a list of keys, in a thread that `begin` was called in, it gives the batch.
 
@@ -86,14 +96,14 @@ class Processes:
         """Threads that may call it."""
         self._make = lambda: [_Channel(number, work, seed) for number in range(count)]
         self._channels = self._make()
-        self._here = threading.local()
+        self._here = _Here()
         self._process = os.getpid()
         self._renewing = threading.Lock()
 
     def __call__(self, keys: Any) -> Any:
         """The batch of a list of keys."""
         channel, arena = self._here.place
-        return channel.call(arena, keys)
+        return channel.call(arena, keys, self._pass_on)
 
     def begin(self, number: int) -> None:
         """Called in each thread of the pool, first; or whenever the process should be there."""
@@ -107,8 +117,20 @@ class Processes:
         self._here.place = (channel, number % _THREADS_EACH)
         channel.start()
 
+    def turn(self) -> None:
+        """Called in each thread of the pool before it takes keys: what its process's other one took is sent first."""
+        if not self._here.has_turn:
+            self._here.place[0].turn.acquire()
+            self._here.has_turn = True
+
+    def _pass_on(self) -> None:
+        if self._here.has_turn:
+            self._here.has_turn = False
+            self._here.place[0].turn.release()
+
     def end(self, number: int) -> None:
         """Called in each thread of the pool, last."""
+        self._pass_on()
         self._channels[number // _THREADS_EACH].reap()
 
     def close(self) -> None:
@@ -119,6 +141,16 @@ class Processes:
     def pids(self) -> list[int]:
         """Those that run."""
         return [pid for channel in self._channels if (pid := channel.pid) is not None]
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Generator[None]:
+    """Keeps SIGINT from this thread, and from processes that it starts until they allow it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Link:
@@ -133,8 +165,8 @@ class _Link:
             f"from headrace.loading.worker import main; main({theirs.fileno()}, {fds}, {os.getpid()})"
         )
         flags: list[str] = cast("Any", subprocess)._args_from_interpreter_flags()
-        with theirs:
-            # A process group of its own: Ctrl-C in a terminal is for the parent, which also is quick to be seen.
+        # A process group of its own: Ctrl-C in a terminal is for the parent, which also is quick to be seen.
+        with theirs, _uninterrupted():
             self.process = subprocess.Popen(
                 [sys.executable, *flags, "-c", code, json.dumps(sys.path)],
                 stdin=subprocess.DEVNULL,
@@ -197,6 +229,8 @@ class _Channel:
         self._link: _Link | None = None
         self._arenas: list[Arena] = []
         self._closed = False
+        self.turn = threading.Lock()
+        """Held by the thread that may take keys, until they were sent."""
         self._send = threading.Lock()
         self._read = threading.Lock()
 
@@ -211,8 +245,8 @@ class _Channel:
         with self._send:
             self._linked()
 
-    def call(self, arena: int, keys: Any) -> Any:
-        """Sends keys and waits for their batch. Of two threads the first to send is the first to read."""
+    def call(self, arena: int, keys: Any, sent: Callable[[], object]) -> Any:
+        """Sends keys, says so, and waits for their batch. Of two threads the first to send is the first to read."""
         message = pickle.dumps((arena, keys), protocol=5)
         while True:
             with self._send:
@@ -223,6 +257,7 @@ class _Channel:
                     link.connection.send_bytes(message)
                 self._read.acquire()
             try:
+                sent()
                 if link.dead:
                     # It died of what came before, and had not begun with this.
                     continue

@@ -93,7 +93,12 @@ class Workers:
             self.pool: Pool[list[Task], list[Made | Broken]] = Pool(make, count, init=resources.init)
         else:
             self.pool = Pool(
-                make, processes.threads, init=processes.begin, end=processes.end, interrupt=processes.close
+                make,
+                processes.threads,
+                init=processes.begin,
+                turn=processes.turn,
+                end=processes.end,
+                interrupt=processes.close,
             )
 
     def check_process(self) -> None:

@@ -72,10 +72,12 @@ class Team:
         for _ in range(workers):
             self.parked.put(None)
 
-    def next(self, number: int) -> "tuple[Run, list[Slot]] | None":
-        """What a thread is to do next, when it is one of those that work; None for nothing more."""
+    def next(self, number: int, turn: Callable[[], object] | None) -> "tuple[Run, list[Slot]] | None":
+        """What a thread is to do next, when it is one of those that work and has its turn; None for nothing more."""
         while number >= self.limit and not self.stopped:
             self.parked.get()
+        if turn is not None:
+            turn()
         return self.queue.get()
 
 
@@ -112,11 +114,17 @@ def add_note(error: BaseException, note: str) -> None:
         return
 
 
-def work(team: Team, init: Callable[[int], object] | None, end: Callable[[int], object] | None, number: int) -> None:
+def work(
+    team: Team,
+    init: Callable[[int], object] | None,
+    turn: Callable[[], object] | None,
+    end: Callable[[int], object] | None,
+    number: int,
+) -> None:
     """The life of a thread."""
     clock = time.perf_counter
     failure = _begin(init, number)
-    while (given := team.next(number)) is not None:
+    while (given := team.next(number, turn)) is not None:
         run, slots = given
         begin = before = clock()
         for slot in slots:

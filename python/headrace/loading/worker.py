@@ -28,8 +28,9 @@ preparing = False
 def main(connection_fd: int, arena_fds: list[int], parent: int) -> None:
     """Runs in a fresh interpreter; returns when there is nothing more to do."""
     global preparing
-    # Ctrl-C is for the parent.
+    # Ctrl-C is for the parent, which started this process with the signal blocked.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     connection = multiprocessing.connection.Connection(connection_fd)
     arenas: list[Arena] = [Arena(fd) for fd in arena_fds]
     arena: int
