@@ -11,7 +11,7 @@ import headrace as hr
 from headrace import _core
 from headrace.loading.lanes.documents import DocumentPlan
 from headrace.loading.lanes.source import Setup
-from headrace.samples.dynamic import DynamicDataset
+from headrace.samples.dynamic_dataset import DynamicDataset
 from lane_reference import LaneReference, Packing, Step, Token
 from sample_sources import made_up, sample_of
 

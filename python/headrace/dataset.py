@@ -16,7 +16,7 @@ from .errors import DataError
 from .formats.parquet import OpenAgain, ParquetSource
 from .samples.cache import ChunkCache
 from .samples.dataset import SampleDataset
-from .samples.dynamic import DocumentPipeline
+from .samples.document_pipeline import DocumentPipeline
 from .samples.packing import RESERVED, Mode, PackedColumn, RowPacking, part_of, token_id
 from .samples.pipeline import Origin, Pipeline
 from .samples.selection import Selection

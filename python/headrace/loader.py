@@ -13,7 +13,7 @@ from .dataset import PackedDataset
 from .loading.arguments import UNSET, Arguments
 from .loading.base import Driver
 from .mixing import MixDataset
-from .samples.dynamic import DynamicDataset
+from .samples.dynamic_dataset import DynamicDataset
 from .samples.reading import Readable
 
 __all__ = ["DataLoader"]

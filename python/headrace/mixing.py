@@ -11,7 +11,8 @@ from ._base import Dataset
 from ._units import as_int
 from .dataset import PackedDataset
 from .samples.dataset import SampleDataset
-from .samples.dynamic import DocumentPipeline, DynamicDataset
+from .samples.document_pipeline import DocumentPipeline
+from .samples.dynamic_dataset import DynamicDataset
 
 __all__ = ["MixDataset", "Mixable", "WeightSchedule", "documents_of", "is_empty", "mix"]
 

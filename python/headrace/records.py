@@ -10,7 +10,7 @@ from ._units import as_int
 from .formats.records import DocumentSource, PieceSource, Records, SequenceSource, stretches
 from .samples.cache import ChunkCache
 from .samples.dataset import SampleDataset
-from .samples.dynamic import DocumentPipeline
+from .samples.document_pipeline import DocumentPipeline
 from .samples.pipeline import Origin, Pipeline
 from .samples.selection import Selection
 from .samples.source import Source

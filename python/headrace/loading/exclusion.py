@@ -20,7 +20,7 @@ from headrace.formats.parquet import RowGroups
 from headrace.mixing import MixDataset
 from headrace.samples.dataset import SampleDataset
 from headrace.samples.document_ids import DocumentIds
-from headrace.samples.dynamic import DynamicDataset
+from headrace.samples.dynamic_dataset import DynamicDataset
 from headrace.samples.excluding import among, document_ids, marked, without
 from headrace.samples.pipeline import AnyPipeline, Pipeline
 from headrace.samples.reading import Readable

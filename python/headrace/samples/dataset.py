@@ -10,7 +10,8 @@ from headrace import _core
 from headrace._units import as_int
 
 from .cache import ChunkCache
-from .dynamic import DocumentPipeline, names_of
+from .document_pipeline import DocumentPipeline
+from .dynamic import names_of
 from .expression import Expression
 from .packing import part_of
 from .pipeline import Origin, Pipeline

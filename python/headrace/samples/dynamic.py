@@ -1,10 +1,8 @@
-"""Pipelines whose number of documents only reading tells: what `flat_map`, `batch_map` or `pack` make of samples."""
+"""Steps that users add to samples or documents, and the documents that come of those which make several of one."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import islice
+from dataclasses import replace
 from typing import Any, Literal, Self, SupportsIndex
 
 import numpy as np
@@ -12,69 +10,14 @@ import numpy as np
 from headrace._base import Dataset
 from headrace._units import as_int
 
-from .applying import Failed, add_note, apply_stages
 from .cache import ChunkCache
-from .draws import Key
+from .document_pipeline import DocumentPipeline
+from .document_reading import documents_at
+from .dynamic_dataset import DynamicDataset, DynamicRows
 from .packing import Mode, RowPacking
-from .pipeline import Pipeline
 from .stages import BatchMap, Filter, FlatMap, Map, Pick, Stage, Tokenize
 
-__all__ = ["Chain", "DocumentPipeline", "DynamicDataset", "DynamicDocuments", "DynamicRows", "names_of"]
-
-_READ_AHEAD = 64
-"""Items that plain iteration asks for at once."""
-
-_MEASURED = 256
-"""Items that `estimated_len` reads."""
-
-
-@dataclass(frozen=True)
-class DocumentPipeline:
-    """Items, and how they become documents, and these rows. It never changes and pickles."""
-
-    base: Pipeline
-    """What happens to each item alone, one to one or none."""
-    stages: tuple[Stage, ...] = ()
-    """What happens then: one to many, and many to many."""
-    packing: RowPacking | None = None
-    """How documents become rows; None if each is a row."""
-
-    @cached_property
-    def levels(self) -> tuple[tuple[Stage, ...], ...]:
-        """The stages cut before each `BatchMap`: the first level makes documents of items, and each further one of
-        groups of the documents before it, beginning with its `BatchMap`.
-        """  # noqa: D205
-        levels: list[list[Stage]] = [[]]
-        for stage in self.stages:
-            if isinstance(stage, BatchMap):
-                levels.append([])
-            levels[-1].append(stage)
-        return tuple(map(tuple, levels))
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether each item is one row, as far as none is left out for an error."""
-        drops = self.base.filtered or any(isinstance(stage, Filter) or stage.many for stage in self.stages)
-        return self.packing is None and not drops
-
-    def first_stage(self, level: int) -> int:
-        """The number of a level's first stage."""
-        return self.base.stages + sum(len(stages) for stages in self.levels[:level])
-
-    def group(
-        self, level: int, documents: list[Any], key: Key, skip: Callable[[int, Exception], None] | None = None
-    ) -> list[Any] | Failed:
-        """What becomes of a group of documents at a level above the first.
-
-        Args:
-            level: which.
-            documents: as many as its `BatchMap` takes, or what is left at the end.
-            key: of the first of them, by its part.
-            skip: called with 0 and an error for each document that is left out for it; for the group likewise.
-        """
-        items: list[list[Any] | Failed] = [[documents]]
-        apply_stages(self.levels[level], items, lambda _: key, first=self.first_stage(level), skip=skip)
-        return items[0]
+__all__ = ["Chain", "DynamicDocuments", "names_of"]
 
 
 class Chain(Dataset):
@@ -300,71 +243,6 @@ class Chain(Dataset):
         return DynamicDocuments(replace(pipeline, stages=(*pipeline.stages, stage)), self._cache)
 
 
-class DynamicDataset(Dataset):
-    """What documents and rows of them have in common: how many there are only reading tells."""
-
-    def __init__(self, pipeline: DocumentPipeline, cache: ChunkCache) -> None:
-        self._pipeline = pipeline
-        self._cache = cache
-
-    @property
-    def pipeline(self) -> DocumentPipeline:
-        """What it consists of, for loaders."""
-        return self._pipeline
-
-    @property
-    def url(self) -> str:
-        """The root, without secrets; of several datasets the first one's."""
-        return self._pipeline.base.origins[0].source.url
-
-    def __len__(self) -> int:
-        raise TypeError(
-            f"len(): how many there are of {self._what} only reading tells\nhint: estimated_len() reads a sample"
-        )
-
-    @property
-    @abstractmethod
-    def _what(self) -> str: ...
-
-    @abstractmethod
-    def estimated_len(self) -> int:
-        """About how many a pass over the data gives, by some of its items, which are read."""
-
-    def info(self) -> dict[str, Any]:
-        """What is known without reading samples.
-
-        Returns:
-            ``url``, ``format``, ``samples`` (stored items), ``steps`` (what is done to them, as text), and the
-            arguments of `pack` that shape rows, if there are rows.
-        """
-        base, packing = self._pipeline.base, self._pipeline.packing
-        origin = base.origins[0]
-        return {
-            "url": self.url,
-            "format": origin.source.format,
-            "samples": len(base),
-            "steps": [repr(stage) for stage in (*origin.stages, *self._pipeline.stages)],
-            **({} if packing is None else packing.identity()),
-        }
-
-    def _measured(self) -> tuple[list[Any], float]:
-        """The documents of some items that are spread over the data, and how many times as many items there are."""
-        pipeline = self._pipeline
-        count = len(pipeline.base)
-        some = np.unique(np.linspace(0, max(0, count - 1), min(count, _MEASURED)).astype(np.int64))
-        return list(_documents(pipeline, some, self._cache)), count / max(1, len(some))
-
-    def __repr__(self) -> str:
-        base = self._pipeline.base
-        origin, more = base.origins[0], len(base.origins) - 1
-        steps = "".join(f".{stage!r}" for stage in (*origin.stages, *self._pipeline.stages))
-        packing = self._pipeline.packing
-        if packing is not None:
-            steps += f".pack({packing.seq_len}, mode={packing.mode!r})"
-        others = f" and {more} more" if more else ""
-        return f"Dataset({self.url!r}{others}, format={origin.source.format!r}, samples={len(base):,}){steps}"
-
-
 class DynamicDocuments(DynamicDataset, Chain):
     """Documents that are made of samples, one to many: as `SampleDataset.flat_map` and `batch_map` give them.
 
@@ -384,7 +262,7 @@ class DynamicDocuments(DynamicDataset, Chain):
     def __iter__(self) -> Iterator[Any]:
         """The documents of one pass, in storage order, with seed 0."""
         count = len(self._pipeline.base)
-        return _documents(self._pipeline, np.arange(count, dtype=np.int64), self._cache)
+        return documents_at(self._pipeline, np.arange(count, dtype=np.int64), self._cache)
 
     def estimated_len(self) -> int:
         """About how many documents a pass over the data gives, by some of its items, which are read.
@@ -412,38 +290,6 @@ class DynamicDocuments(DynamicDataset, Chain):
         return self._pipeline
 
 
-class DynamicRows(DynamicDataset):
-    """Documents packed to rows, as `pack` gives them where documents have to be made first.
-
-    A loader's rows come lane by lane and without end, packed in each lane by itself.
-    """
-
-    @property
-    def _what(self) -> str:
-        return "rows"
-
-    def estimated_len(self) -> int:
-        """About how many rows a pass over the data gives, by some of its items, which are read. What padding takes is
-        not counted.
-        """  # noqa: D205
-        packing = self._packing
-        documents, times = self._measured()
-        lengths = np.array([packing.lines(document).length for document in documents], dtype=np.int64)
-        if packing.mode == "truncate":
-            return round(int((lengths > 0).sum()) * times)
-        if packing.mode == "pad":
-            if packing.long == "drop":
-                lengths = lengths[lengths <= packing.seq_len]
-            return round(int((-(-lengths // packing.seq_len)).sum()) * times)
-        return round(int(lengths.sum()) * times / packing.seq_len)
-
-    @property
-    def _packing(self) -> RowPacking:
-        packing = self._pipeline.packing
-        assert packing is not None  # made by `pack` alone
-        return packing
-
-
 def names_of(columns: Iterable[str]) -> tuple[str, ...]:
     """What `select` was given.
 
@@ -463,39 +309,3 @@ def _callable(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     if not callable(fn):
         raise TypeError(f"{name} takes a function of a sample, got {fn!r}")
     return fn
-
-
-def _documents(pipeline: DocumentPipeline, positions: Any, cache: ChunkCache) -> Iterator[Any]:
-    """The documents of some items, with seed 0; groups as in a single lane."""
-    found: Iterator[tuple[Any, Key]] = _of_items(pipeline, positions, cache)
-    for level in range(1, len(pipeline.levels)):
-        found = _of_groups(pipeline, level, found)
-    for document, _ in found:
-        yield document
-
-
-def _of_items(pipeline: DocumentPipeline, positions: Any, cache: ChunkCache) -> Iterator[tuple[Any, Key]]:
-    base = pipeline.base
-    for begin in range(0, len(positions), _READ_AHEAD):
-        some = positions[begin : begin + _READ_AHEAD]
-        keys = [Key(0, 0, position) for position in some.tolist()]
-        items = base.expand(some, cache, key_of=keys.__getitem__, then=pipeline.levels[0])
-        for key, item in zip(keys, items, strict=True):
-            if isinstance(item, Failed):
-                add_note(item.error, base.note(key.position))
-                raise item.error
-            for number, document in enumerate(item):
-                yield document, replace(key, document=key.part(number))
-
-
-def _of_groups(pipeline: DocumentPipeline, level: int, found: Iterator[tuple[Any, Key]]) -> Iterator[tuple[Any, Key]]:
-    stage = pipeline.levels[level][0]
-    assert isinstance(stage, BatchMap)  # as `levels` cuts them
-    while group := list(islice(found, stage.size)):
-        key = group[0][1]
-        made = pipeline.group(level, [document for document, _ in group], key)
-        if isinstance(made, Failed):
-            add_note(made.error, pipeline.base.note(key.position))
-            raise made.error
-        for number, document in enumerate(made):
-            yield document, replace(key, document=key.part(number))

@@ -5,7 +5,7 @@ from typing import Any
 
 from headrace.errors import StateMismatch
 from headrace.loading.added import Held
-from headrace.samples.dynamic import DocumentPipeline
+from headrace.samples.document_pipeline import DocumentPipeline
 
 from .marks import check_mark, items_used, mark_from
 

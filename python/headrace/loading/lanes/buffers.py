@@ -4,8 +4,8 @@ from collections import deque
 from typing import Any
 
 from headrace.errors import StateMismatch
+from headrace.samples.document_pipeline import DocumentPipeline
 from headrace.samples.draws import Key
-from headrace.samples.dynamic import DocumentPipeline
 from headrace.samples.stages import BatchMap
 
 from .make import Block, Failure, Group

@@ -13,8 +13,8 @@ from headrace.errors import DataError
 from headrace.loading.pool import add_note
 from headrace.samples.applying import Failed
 from headrace.samples.cache import ChunkCache
+from headrace.samples.document_pipeline import DocumentPipeline
 from headrace.samples.draws import Key
-from headrace.samples.dynamic import DocumentPipeline
 from headrace.samples.excluding import among
 from headrace.samples.packing import Flat
 from headrace.samples.pipeline import OnError

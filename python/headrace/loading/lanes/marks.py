@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 from headrace.errors import StateMismatch
-from headrace.samples.dynamic import DocumentPipeline
+from headrace.samples.document_pipeline import DocumentPipeline
 from headrace.samples.packing import RowPacking
 
 from .packers import Cursor, Held, Mark

@@ -11,7 +11,7 @@ from headrace.loading.lengths import Lengths, length_of, with_length
 from headrace.loading.mixture_changes import changed, check_kept, check_pipeline, fields, is_count
 from headrace.loading.mixture_weights import Weighting
 from headrace.mixing import MixDataset, documents_of
-from headrace.samples.dynamic import DocumentPipeline
+from headrace.samples.document_pipeline import DocumentPipeline
 from headrace.state import steps_of
 
 from .added import first_unused, held_by, with_held

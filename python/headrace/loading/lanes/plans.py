@@ -7,7 +7,8 @@ from headrace._changes import Adapted, changes_of
 from headrace.loading.added import Held, is_grown, noted
 from headrace.loading.exclusion import Exclusion
 from headrace.mixing import MixDataset, documents_of
-from headrace.samples.dynamic import DocumentPipeline, DynamicDataset
+from headrace.samples.document_pipeline import DocumentPipeline
+from headrace.samples.dynamic_dataset import DynamicDataset
 
 from .added import first_unused, held_by, with_held
 from .documents import DocumentPlan

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.samples.dynamic import DocumentPipeline
+from headrace.samples.document_pipeline import DocumentPipeline
 
 from .make import Block, Made, Run, Task
 
