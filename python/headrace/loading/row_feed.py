@@ -72,6 +72,8 @@ class RowFeed:
         """Of the next batch."""
         self._alike = run.alike(position)
         """Steps from the next one on that hold whole batches of one size."""
+        self._part: tuple[int, int] | None = None
+        """Where this rank's rows of such a batch begin and end, counted from its first one."""
         resources = workers.resources
         self._core = _core.RowFeed(
             stored.rows,
@@ -87,7 +89,7 @@ class RowFeed:
         run, position = self._run, self._position
         if run.order.epoch_of(position.row) != self.epoch:
             raise StopIteration
-        first, end = run.stretch_of_rank(position)
+        first, end = self._stretch(position)
         step, items, arrays = self._next(timeout) if first < end else (position.step, None, None)
         if step != position.step:
             # Ctrl-C came between a batch and the note that it was given.
@@ -109,13 +111,23 @@ class RowFeed:
         """See `Feed.close`."""
         self._core.close()
 
+    def _stretch(self, position: runs.Position) -> tuple[int, int]:
+        """`Run.stretch_of_rank`, likewise."""
+        part, row = self._part, position.row
+        if part is not None:
+            return row + part[0], row + part[1]
+        first, end = self._run.stretch_of_rank(position)
+        if self._alike > 1:
+            self._part = first - row, end - row
+        return first, end
+
     def _following(self, position: runs.Position) -> runs.Position:
         """`Run.following`, which has less to look at where one whole batch follows another."""
         if self._alike > 1:
             self._alike -= 1
             return runs.Position(position.step + 1, position.row + position.batch, position.segments, position.skipped)
         after = self._run.following(position)
-        self._alike = self._run.alike(after)
+        self._alike, self._part = self._run.alike(after), None
         return after
 
     def _next(self, timeout: float | None) -> "tuple[int, _core.Buffer, list[_core.Buffer] | None]":

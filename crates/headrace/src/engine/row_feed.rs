@@ -187,15 +187,10 @@ impl RowFeed {
         self.shared.pop(&mut *self.shared.state.try_lock().ok()?)
     }
 
-    /// Waits up to `timeout` for the next batch. For one thread at a time.
+    /// Waits up to `timeout` for the next batch, and makes some meanwhile where no disk or store is waited for. For one thread
+    /// at a time.
     pub fn next(&self, timeout: Duration) -> Fed {
         let shared = &self.shared;
-        if self.workers == 0 {
-            let task = claim(&mut shared.lock().left);
-            let mut made = Vec::new();
-            shared.make(task.as_slice(), &mut made);
-            return made.pop().map_or(Fed::End, |batch| Fed::Batch(Box::new(batch)));
-        }
         let end = Instant::now() + timeout;
         let mut state = shared.lock();
         loop {
@@ -204,6 +199,15 @@ impl RowFeed {
             }
             if state.left.is_empty() && state.slots.is_empty() {
                 return Fed::End;
+            }
+            let helps = self.workers == 0 || shared.rows.is_warm();
+            if helps && !state.left.is_empty() && state.slots.len() < shared.limit {
+                // That takes as long as to sleep until another thread has made one.
+                let (number, tasks) = state.claim(1);
+                drop(state);
+                shared.make(number, &tasks);
+                state = shared.lock();
+                continue;
             }
             let Some(left) = end.checked_duration_since(Instant::now()) else { return Fed::Pending };
             state.is_awaited = true;
@@ -247,21 +251,8 @@ impl Shared {
 
     /// The life of a thread.
     fn work(&self) {
-        let mut made = Vec::new();
         while let Some((number, tasks)) = self.claim_some() {
-            self.make(&tasks, &mut made);
-            let mut state = self.lock();
-            if state.is_closed {
-                return;
-            }
-            // None before a claimed one that is missing was given.
-            let first = (number - state.given) as usize;
-            for (slot, batch) in state.slots.range_mut(first..).zip(made.drain(..)) {
-                *slot = Some(batch);
-            }
-            if first == 0 && state.is_awaited {
-                self.ready.notify_one();
-            }
+            self.make(number, &tasks);
         }
     }
 
@@ -276,15 +267,12 @@ impl Shared {
         }
         // The first ones come alone, so that none waits for those behind it.
         let count = if state.given == 0 && state.slots.len() < self.together { 1 } else { self.together };
-        let number = state.given + state.slots.len() as u64;
-        let tasks: Vec<_> = std::iter::from_fn(|| claim(&mut state.left)).take(count).collect();
-        let claimed = state.slots.len() + tasks.len();
-        state.slots.resize_with(claimed, || None);
+        let (number, tasks) = state.claim(count);
         (!tasks.is_empty()).then_some((number, tasks))
     }
 
-    /// Appends the batches of some tasks.
-    fn make(&self, tasks: &[Task], made: &mut Vec<RowBatch>) {
+    /// Makes the batches of some tasks, before which came so many.
+    fn make(&self, number: u64, tasks: &[Task]) {
         let mut batches = Vec::with_capacity(tasks.len());
         let mut items = Vec::new();
         // The places of batches that follow one another are looked up at once.
@@ -305,16 +293,45 @@ impl Shared {
                 batches.push(found.clone().map(|()| items.to_vec()));
             }
         }
-        let numbers: Vec<&[i64]> = batches.iter().map(|items| items.as_deref().unwrap_or_default()).collect();
-        let taken = guarded(|| Ok(self.rows.take(&numbers, &self.cancel)));
-        let taken = taken.unwrap_or_else(|error| vec![Err(error); tasks.len()]);
-        for ((task, items), arrays) in tasks.iter().zip(batches).zip(taken) {
-            let (items, arrays) = match items {
-                Ok(items) => (items, arrays),
-                Err(error) => (Vec::new(), Err(error)),
-            };
-            made.push(RowBatch { step: task.step, items, arrays });
+        // What a store is asked for at once comes at once; else each batch is there for who waits when it was made.
+        let together = if self.rows.is_remote() { tasks.len().max(1) } else { 1 };
+        let mut numbers = number..;
+        for (tasks, batches) in tasks.chunks(together).zip(batches.chunks_mut(together)) {
+            let items: Vec<&[i64]> = batches.iter().map(|items| items.as_deref().unwrap_or_default()).collect();
+            let taken = guarded(|| Ok(self.rows.take(&items, &self.cancel)));
+            let taken = taken.unwrap_or_else(|error| vec![Err(error); tasks.len()]);
+            for (((task, items), arrays), number) in tasks.iter().zip(batches).zip(taken).zip(&mut numbers) {
+                let (items, arrays) = match std::mem::replace(items, Ok(Vec::new())) {
+                    Ok(items) => (items, arrays),
+                    Err(error) => (Vec::new(), Err(error)),
+                };
+                self.put(number, RowBatch { step: task.step, items, arrays });
+            }
         }
+    }
+
+    /// Puts a batch, before which came so many, into its slot.
+    fn put(&self, number: u64, batch: RowBatch) {
+        let mut state = self.lock();
+        if state.is_closed {
+            return;
+        }
+        // None before a claimed one that is missing was given.
+        let first = (number - state.given) as usize;
+        state.slots[first] = Some(batch);
+        if first == 0 && state.is_awaited {
+            self.ready.notify_one();
+        }
+    }
+}
+
+impl State {
+    /// Claims the next batches, at most `count`, and says how many came before them.
+    fn claim(&mut self, count: usize) -> (u64, Vec<Task>) {
+        let number = self.given + self.slots.len() as u64;
+        let tasks: Vec<_> = std::iter::from_fn(|| claim(&mut self.left)).take(count).collect();
+        self.slots.resize_with(self.slots.len() + tasks.len(), || None);
+        (number, tasks)
     }
 }
 
@@ -349,13 +366,18 @@ mod tests {
 
     /// A file of items of two bytes, item i holds i; and its folder.
     fn stored(count: u16) -> (tempfile::TempDir, Arc<StoredRows>) {
+        let bytes: Vec<u8> = (0..count).flat_map(u16::to_le_bytes).collect();
+        stored_bytes(&bytes, 2)
+    }
+
+    /// A file, its items of so many bytes, and its folder.
+    fn stored_bytes(bytes: &[u8], width: usize) -> (tempfile::TempDir, Arc<StoredRows>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("items");
-        let bytes: Vec<u8> = (0..count).flat_map(u16::to_le_bytes).collect();
-        std::fs::write(&path, &bytes).unwrap();
+        std::fs::write(&path, bytes).unwrap();
         let file = StoredFile::new(path, bytes.len() as u64, Version::Unknown);
-        let piece = Piece { file: 0, start: 0, items: u64::from(count) };
-        let shape = RowShape { stride: 2, width: 2, values: Values::Stored };
+        let piece = Piece { file: 0, start: 0, items: (bytes.len() / width) as u64 };
+        let shape = RowShape { stride: width as u64, width, values: Values::Stored };
         let kept = RowsKept { batches: 4, files: 1 };
         (folder, Arc::new(StoredRows::new(Stored::Disk(vec![file]), vec![piece], shape, kept).unwrap()))
     }
@@ -443,6 +465,30 @@ mod tests {
             refused(None, first, rows, apart, count);
         }
         refused(Some(Permutation::new(11, 0, 0).unwrap()), 0, 1, 1, 1);
+    }
+
+    #[test]
+    fn who_asks_makes_batches_where_nothing_is_waited_for() {
+        let (_folder, stored) = stored_bytes(&vec![7; 64 << 16], 1 << 16);
+        let alone = |rows: &Arc<StoredRows>| {
+            let stretches = vec![Stretch { step: 0, first: 0, rows: 8, apart: 8, count: 8 }];
+            let mut feed = RowFeed::start(Arc::clone(rows), None, stretches, means(0, 1, u64::MAX)).unwrap();
+            // As if it had threads that never come to it.
+            feed.workers = 2;
+            feed
+        };
+        assert!(matches!(alone(&stored).next(Duration::from_millis(1)), Fed::Pending));
+        let numbers: Vec<i64> = (0..64).collect();
+        for _ in 0..4 {
+            stored.take(&[&numbers], &Cancel::new()).remove(0).unwrap();
+        }
+        if !stored.is_warm() {
+            // Its file system does not tell, or memory is full.
+            return;
+        }
+        let found = all(&alone(&stored));
+        assert_eq!(found.iter().map(|batch| batch.items[0]).collect::<Vec<_>>(), [0, 8, 16, 24, 32, 40, 48, 56]);
+        assert!(found.iter().all(|batch| batch.arrays.as_ref().unwrap()[0].iter().all(|&byte| byte == 7)));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::objects::{Ahead, StoredObject, extents};
 use super::open_files::{OpenFiles, StoredFile};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Files, and where they lie.
 #[derive(Debug)]
@@ -72,6 +73,8 @@ pub struct StoredRows {
     shape: RowShape,
     row_bytes: usize,
     gather: Gather,
+    /// Whether what was read last had long been in memory.
+    is_warm: AtomicBool,
 }
 
 impl StoredRows {
@@ -98,7 +101,15 @@ impl StoredRows {
             starts.push(total);
         }
         let row_bytes = widths.into_iter().sum();
-        Ok(Self { files, pieces, starts, shape, row_bytes, gather: Gather::new(kept.batches) })
+        Ok(Self {
+            files,
+            pieces,
+            starts,
+            shape,
+            row_bytes,
+            gather: Gather::new(kept.batches),
+            is_warm: AtomicBool::new(false),
+        })
     }
 
     /// Items.
@@ -119,6 +130,11 @@ impl StoredRows {
     /// Whether reads have to be waited for.
     pub fn is_remote(&self) -> bool {
         matches!(self.files, Files::Remote(_))
+    }
+
+    /// Whether nothing is waited for, as far as the last read tells.
+    pub fn is_warm(&self) -> bool {
+        self.is_warm.load(Ordering::Relaxed)
     }
 
     /// The bytes of the items of each of some batches, by their numbers, one behind another: an array, or one for each
@@ -151,14 +167,18 @@ impl StoredRows {
     fn read(&self, files: &OpenFiles, numbers: &[i64]) -> Result<Vec<Slot<u8>>> {
         let places = self.places(numbers)?;
         let mut filling = self.gather.begin(places.len(), self.shape.width, &self.shape.values)?;
-        let mut left = &places[..];
+        let (mut left, mut is_warm) = (&places[..], true);
         while !left.is_empty() {
             let (numbers, count) = first_files(left, files.at_once());
             let (some, others) = left.split_at(count);
             let opened = files.open(&numbers)?;
             let row = |&(file, start)| (&*opened[numbers.partition_point(|&other| other < file)], start);
             filling.add(&some.iter().map(row).collect::<Vec<_>>())?;
+            is_warm = is_warm && opened.iter().all(|file| file.is_warm());
             left = others;
+        }
+        if is_warm != self.is_warm() {
+            self.is_warm.store(is_warm, Ordering::Relaxed);
         }
         Ok(filling.finish())
     }
