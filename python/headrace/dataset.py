@@ -17,7 +17,7 @@ from .formats.parquet import OpenAgain, ParquetSource
 from .samples.cache import ChunkCache
 from .samples.dataset import SampleDataset
 from .samples.document_pipeline import DocumentPipeline
-from .samples.packing import RESERVED, Mode, PackedColumn, RowPacking, part_of, token_id
+from .samples.packing import Mode, PackedColumn, RowPacking, packed_columns, part_of, token_id
 from .samples.pipeline import Origin, Pipeline
 from .samples.selection import Selection
 
@@ -181,7 +181,7 @@ class TableDataset(SampleDataset):
             name: of the tokens in a batch.
             pad_id: what fills up the last rows with ``remainder="pad"``; int32.
             ignore_index: see `SampleDataset.pack`.
-            pad_values: see `SampleDataset.pack`.
+            pad_values: what fills up `column` instead, by its name; int32.
             lookahead: see `SampleDataset.pack`.
             long: see `SampleDataset.pack`.
             max_documents: see `SampleDataset.pack`.
@@ -222,12 +222,15 @@ class TableDataset(SampleDataset):
         for given, value in (("lookahead", lookahead), ("long", long), ("max_documents", max_documents)):
             if value is not None:
                 raise ValueError(f"{given} has no meaning for mode='concat', got {value!r}")
-        if dtype not in ("int32", "int64"):
-            raise ValueError(f'dtype must be "int32" or "int64", got {dtype!r}')
-        if not isinstance(column, str) or not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"column and name must be text, got {column!r} and {name!r}")
-        if name in (*RESERVED, "loss_mask"):
-            raise ValueError(f"name must be none of {', '.join((*RESERVED, 'loss_mask'))}, got {name!r}")
+        [tokens] = packed_columns(
+            column,
+            None,
+            name=name,
+            dtype=dtype,
+            pad_id=pad_id,
+            ignore_index=ignore_index,
+            pad_values=pad_values,
+        )
         length = as_int(seq_len, "seq_len", least=1, most=2**31 - 1)
         packing = Packing(
             seq_len=length,
@@ -238,7 +241,7 @@ class TableDataset(SampleDataset):
             boundaries=bool(boundaries),
             wide=dtype == "int64",
             name=name,
-            pad_id=token_id(pad_id, "pad_id") or 0,
+            pad_id=as_int(int(tokens.pad), f"pad_values[{column!r}]", least=-(2**31), most=2**31 - 1),
         )
         return _packed(self._core, self._folder, packing, self._open_again)
 
@@ -270,7 +273,7 @@ class Packing:
     pad_id: int
 
     def identity(self) -> dict[str, Any]:
-        """What of it decides which token stands where, for the state."""
+        """What of it decides what rows hold, for the state."""
         return {
             "mode": "concat",
             "column": self.column,
@@ -278,6 +281,7 @@ class Packing:
             "overlap": self.overlap,
             "bos_id": self.bos_id,
             "eos_id": self.eos_id,
+            "pad_id": self.pad_id,
         }
 
     def lane_rows(self) -> RowPacking:

@@ -13,7 +13,7 @@ from .lengths import with_length
 from .mixture_changes import changed, check_kept, check_pipeline, fields, is_count
 from .mixture_weights import Weighting
 from .packed_added import check_added, first_files
-from .packed_run import check_source, source
+from .packed_run import check_packing, check_source, source
 
 __all__ = ["SOURCE", "adapted", "described", "packing_of"]
 
@@ -51,11 +51,7 @@ def adapted(dataset: MixDataset, state: Mapping[str, Any], *, strict: bool) -> A
             blank = {"lanes": None, "window": None, "limit": None, "given": {"rows": 0, "tokens": 0, "epoch": 0}}
             added.append(described(name, data) | blank)
             continue
-        packing = saved[name]["packing"]
-        for key, wanted in data.packing.identity().items():
-            if key not in packing or (packing[key] != wanted and key != "seq_len"):
-                found = packing.get(key)
-                raise StateMismatch(f"{key} of source {name!r} is {wanted!r} here and {found!r} in the state")
+        check_packing(data, saved[name]["packing"], of=f" of source {name!r}")
         here, there = source(data), saved[name]
         known = first_files(data, here, there) or here
         if text := check_source(data, known, there, strict=strict, which=f"source {name!r}"):

@@ -227,9 +227,7 @@ def adapted(dataset: PackedDataset, state: Mapping[str, Any], *, epochs: int | N
     Raises:
         StateMismatch: naming the first difference that is not allowed.
     """
-    for key, wanted in dataset.packing.identity().items():
-        if key not in state["pipeline"] or (state["pipeline"][key] != wanted and key != "seq_len"):
-            raise StateMismatch(f"{key} is {wanted!r} here and {state['pipeline'].get(key)!r} in the state")
+    check_packing(dataset, state["pipeline"])
     if unknown := set(state["pipeline"]) - set(dataset.packing.identity()):
         raise StateMismatch(f"state: unknown key {sorted(unknown)[0]!r} in its pipeline")
     here = source(dataset)
@@ -267,6 +265,24 @@ def _with_added(
     use = "no epoch to come is of them" if is_late else f"they are used from epoch {epoch} on"
     text = f"{told_of(dataset, before)}; {use}"
     return begin.noted(ADDED, noted_of(before), {"epoch": epoch} | noted_of(after), text)
+
+
+def check_packing(dataset: PackedDataset, saved: Mapping[str, Any], *, of: str = "") -> None:
+    """Refuses rows that hold something else than those of a state. How long they are is not compared.
+
+    Args:
+        dataset: whose rows.
+        saved: what the state says of them; those of earlier builds do not tell what fills rows up.
+        of: text behind what differs, such as " of source 'web'".
+
+    Raises:
+        StateMismatch: naming the first difference.
+    """
+    for key, wanted in dataset.packing.identity().items():
+        if key == "pad_id" and key not in saved:
+            continue
+        if key not in saved or (saved[key] != wanted and key != "seq_len"):
+            raise StateMismatch(f"{key}{of} is {wanted!r} here and {saved.get(key)!r} in the state")
 
 
 def check_source(

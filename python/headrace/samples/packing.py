@@ -13,7 +13,7 @@ import numpy.typing as npt
 from headrace._units import as_int
 from headrace.errors import DataError
 
-__all__ = ["RESERVED", "Flat", "Lines", "Mode", "PackedColumn", "RowPacking", "part_of", "token_id"]
+__all__ = ["RESERVED", "Flat", "Lines", "Mode", "PackedColumn", "RowPacking", "packed_columns", "part_of", "token_id"]
 
 Mode = Literal["concat", "best_fit", "pad", "truncate"]
 
@@ -124,15 +124,14 @@ class RowPacking:
         _only(mode, "long", long is not None, ("best_fit", "pad"))
         if long is not None:
             _one_of(long, "long", ("split", "drop"))
-        pads = {} if pad_values is None else dict(pad_values)
-        packed = _columns(
+        packed = packed_columns(
             column,
             columns,
-            name,
-            dtype,
-            token_id(pad_id, "pad_id") or 0,
-            as_int(ignore_index, "ignore_index", least=-(2**31), most=2**31 - 1),
-            pads,
+            name=name,
+            dtype=dtype,
+            pad_id=pad_id,
+            ignore_index=ignore_index,
+            pad_values=pad_values,
         )
         if cu_seqlens_size is not None and not boundaries:
             raise ValueError(f"cu_seqlens_size needs boundaries=True, got {cu_seqlens_size!r} without")
@@ -181,7 +180,7 @@ class RowPacking:
         return self.seq_len if leaves_out else math.inf
 
     def identity(self) -> dict[str, Any]:
-        """What of it decides which entry stands where, for the state."""
+        """What of it decides what rows hold, for the state."""
         found: dict[str, Any] = {
             "mode": self.mode,
             "columns": [column.column for column in self.columns],
@@ -195,9 +194,11 @@ class RowPacking:
             found |= {"lookahead": self.lookahead, "max_documents": self.max_documents}
         if self.mode in ("best_fit", "pad"):
             found["long"] = self.long
-        if self.mode != "concat":
-            # NaN is equal to nothing, and no JSON.
-            found["pads"] = [None if math.isnan(column.pad) else column.pad for column in self.columns]
+        # NaN is equal to nothing, and no JSON.
+        found["pads"] = [None if math.isnan(column.pad) else column.pad for column in self.columns]
+        if len(self.columns) > 1:
+            # What is cast to floats is rounded; integers hold the same in any type, or are refused.
+            found["floats"] = [column.dtype.name if column.dtype.kind == "f" else None for column in self.columns]
         return found
 
     def lines(self, document: Any) -> Lines:
@@ -297,15 +298,25 @@ def _fitting(value: SupportsIndex | None, name: str, column: PackedColumn) -> in
     return token
 
 
-def _columns(
+def packed_columns(
     column: str,
     columns: Iterable[str] | Mapping[str, str] | None,
+    *,
     name: str,
     dtype: str,
-    pad_id: int,
-    ignore_index: int,
-    pads: dict[str, int | float],
+    pad_id: SupportsIndex,
+    ignore_index: SupportsIndex,
+    pad_values: Mapping[str, int | float] | None,
 ) -> tuple[PackedColumn, ...]:
+    """What these arguments of `pack` say: the tokens first.
+
+    Raises:
+        TypeError: if a value is of the wrong type.
+        ValueError: if one cannot be used, or a column cannot hold what is to fill it up.
+    """
+    token = token_id(pad_id, "pad_id") or 0
+    label = as_int(ignore_index, "ignore_index", least=-(2**31), most=2**31 - 1)
+    pads = {} if pad_values is None else dict(pad_values)
     _one_of(dtype, "dtype", ("int32", "int64"))
     if columns is None:
         if not isinstance(column, str) or not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -313,7 +324,7 @@ def _columns(
         if name in (*RESERVED, "loss_mask"):
             raise ValueError(f"name must be none of {', '.join((*RESERVED, 'loss_mask'))}, got {name!r}")
         _known(pads, [column])
-        return (PackedColumn(column, name, np.dtype(dtype), pads.get(column, pad_id)),)
+        return (_padded(column, name, np.dtype(dtype), pads.get(column, token)),)
     if isinstance(columns, str):
         raise TypeError(f"columns takes a list of names, or a dict from names to dtypes, got {columns!r}")
     names = list(columns)
@@ -336,11 +347,29 @@ def _columns(
         _one_of(text, f"columns[{key!r}]", _DTYPES)
         if number == 0 and np.dtype(text).kind not in "iu":
             raise ValueError(f"columns: the first one holds tokens, expected a dtype of integers, got {text!r}")
-        pad = pads.get(key, pad_id if number == 0 else ignore_index if key == "labels" else 0)
-        if np.dtype(text).kind != "f" and np.array(pad).astype(text) != pad:
-            raise ValueError(f"columns: {key!r} is of {text}, which cannot hold its pad value {pad}")
-        packed.append(PackedColumn(key, key, np.dtype(text), pad))
+        pad = pads.get(key, token if number == 0 else label if key == "labels" else 0)
+        packed.append(_padded(key, key, np.dtype(text), pad))
     return tuple(packed)
+
+
+def _padded(column: str, name: str, dtype: np.dtype[Any], pad: int | float) -> PackedColumn:
+    """A column with what fills it up.
+
+    Raises:
+        ValueError: if it is of integers and cannot hold that.
+    """
+    if dtype.kind == "f":
+        return PackedColumn(column, name, dtype, pad)
+    least, most = _bounds(dtype)
+    # NaN is in no range.
+    if not least <= pad <= most or pad != int(pad):
+        raise ValueError(f"columns: {column!r} is of {dtype}, which cannot hold its pad value {pad}")
+    return PackedColumn(column, name, dtype, int(pad))
+
+
+def _bounds(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The least and the largest value of a type of integers, or of truth values."""
+    return (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
 
 
 def _known(pads: Mapping[str, int | float], names: Sequence[str]) -> None:
@@ -368,7 +397,7 @@ def _cast(values: npt.NDArray[Any], column: PackedColumn) -> npt.NDArray[Any]:
             f'hint: columns={{..., {column.column!r}: "float32"}}'
         )
     if not np.can_cast(values.dtype, column.dtype):
-        least, most = (0, 1) if kind == "b" else (np.iinfo(column.dtype).min, np.iinfo(column.dtype).max)
+        least, most = _bounds(column.dtype)
         low, high = int(values.min()), int(values.max())
         if low < least or high > most:
             raise DataError(

@@ -1,11 +1,17 @@
 """Is a pipeline that of a state? What of it a plan describes is compared with what the state says."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from headrace.errors import StateMismatch
 
 __all__ = ["check_same"]
+
+_LATER: Final = {
+    "pads": "pad_id, ignore_index and pad_values say what stands in padding, and in other columns beside added tokens",
+    "floats": "columns says which of them are cast to floats",
+}
+"""What states of earlier builds do not tell, and which arguments of `pack` do."""
 
 
 def check_same(
@@ -41,13 +47,13 @@ def check_same(
                     "hint: the build that saved it reads them; to start a new run, load no state"
                 )
             continue
-        if key == "pads" and key not in saved["pipeline"]:
-            # States of earlier builds do not tell.
+        if key in _LATER and key not in saved["pipeline"]:
             continue
         if key not in saved["pipeline"] or (saved["pipeline"][key] != wanted and key != "seq_len"):
+            hint = f"{_LATER[key]}; " if key in _LATER else ""
             raise StateMismatch(
                 f"the pipeline{of} is not that of the state: {key} is {wanted!r} here and "
-                f"{saved['pipeline'].get(key)!r} in the state\nhint: to start a new run, load no state"
+                f"{saved['pipeline'].get(key)!r} in the state\nhint: {hint}to start a new run, load no state"
             )
     if unknown := set(saved["pipeline"]) - set(pipeline):
         raise StateMismatch(f"state: unknown key {sorted(unknown)[0]!r} in its pipeline")
