@@ -20,7 +20,7 @@ from headrace import _core
 
 kind, place, forks = sys.argv[1], sys.argv[2], int(sys.argv[3])
 if kind == "memory":
-    file, gather = _core.OpenFile(place, os.path.getsize(place), ""), _core.Gather(keep=8)
+    file, gather = _core.OpenFile(place, os.path.getsize(place), "", keep_open=8), _core.Gather(keep=8)
 else:
     data = hr.open(place)
 

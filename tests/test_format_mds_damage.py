@@ -166,7 +166,7 @@ def test_a_shard_that_changes_after_it_was_listed(small: Path) -> None:
     source = opened(small)
     os.utime(small / "shard.00001.mds", (1, 1))
     assert len(source.load(0)) == 5
-    with pytest.raises(DataError, match="changed since it was listed"):
+    with pytest.raises(DataError, match="changed since it was indexed"):
         source.load(1)
 
 

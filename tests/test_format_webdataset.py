@@ -337,7 +337,7 @@ def test_an_archive_that_changes_after_it_was_listed(tmp_path: Path) -> None:
     source = opened(tmp_path)
     archive(tmp_path / "a.tar", {"a.x": b"2"})
     os.utime(tmp_path / "a.tar", (1, 1))
-    with pytest.raises(DataError, match="changed since it was listed"):
+    with pytest.raises(DataError, match="changed since it was indexed"):
         source.load(0)
 
 

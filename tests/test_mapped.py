@@ -49,7 +49,7 @@ class Data:
         np.repeat(EVERY.astype("<u2"), ROW // 2).tofile(self.path)
         os.truncate(self.path, size)
         status = self.path.stat()
-        self.file = _core.OpenFile(self.path, status.st_size, f"m{status.st_mtime_ns}")
+        self.file = _core.OpenFile(self.path, status.st_size, f"m{status.st_mtime_ns}", keep_open=8)
 
     def take(self, rows=EVERY):
         taken = GATHER.take([self.file], np.zeros_like(rows), rows * ROW, ROW)

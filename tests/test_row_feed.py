@@ -525,3 +525,38 @@ def test_more_shards_than_the_process_may_open_are_read_in_any_order(tmp_path: P
     """
     kept = int(run_python(program, tmp_path, workers))
     assert 0 < kept <= 25, kept
+
+
+def test_many_loaders_over_many_shards_share_the_files_that_stay_open(tmp_path: Path) -> None:
+    for number in range(30):
+        np.arange(100 * number, 100 * number + 100, dtype="<u2").tofile(tmp_path / f"{number:02}.bin")
+        # Large enough to be read in place, which is another way.
+        (tmp_path / f"{number:02}.jsonl").write_text(f'{{"id": {number}}}\n' + " " * 2**20 + "\n")
+    program = """
+        import os, resource, sys
+        import numpy as np
+        import headrace as hr
+        resource.setrlimit(resource.RLIMIT_NOFILE, (240, 240))
+
+        def held():
+            paths = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+            return sum(path.endswith((".bin", ".jsonl")) for path in paths)
+
+        def loader(number):
+            data = hr.open(f"{sys.argv[1]}/*.bin", stored_dtype="uint16", sequence_length=2)
+            # Those of odd numbers are read by Python's way.
+            data = data.map(dict) if number % 2 else data
+            return hr.DataLoader(data, batch_size=300, num_workers=1, shuffle=True, seed=number, epochs=1)
+
+        loaders = [loader(number) for number in range(10)]
+        lines = hr.open(f"{sys.argv[1]}/*.jsonl")
+        found = []
+        for step, batches in enumerate(zip(*loaders, strict=True)):
+            assert [lines[number]["id"] for number in range(step, 30, 5)] == list(range(step, 30, 5))
+            found.append(np.stack([batch["tokens"] for batch in batches]))
+        tokens = np.concatenate(found, axis=1).reshape(10, -1)
+        assert all(np.array_equal(np.sort(own), np.arange(3000)) for own in tokens)
+        print(held())
+    """
+    kept = int(run_python(program, tmp_path))
+    assert 0 < kept <= 30, kept

@@ -137,12 +137,12 @@ def test_a_file_that_is_written_over_is_refused_when_it_is_read_on(tmp_path: Pat
     time.sleep(0.02)  # a clock that ticks every 4 ms
     with path.open("r+b") as file:
         file.write(archive(500_000))
-    with pytest.raises(hr.DataError, match=r"0\.tar changed since"):
+    with pytest.raises(hr.DataError, match=r"0\.tar: changed since"):
         data[1]
 
 
 def test_more_files_than_may_be_open_are_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_files, "_MOST_OPEN", 3)
+    monkeypatch.setattr(_files, "_MOST_KEPT", 3)
     for number in range(8):
         lines(tmp_path, 300, f"{number}.jsonl")
         with (tmp_path / f"{number}.jsonl").open("a") as file:

@@ -169,7 +169,8 @@ class DiskCache:
 
 @final
 class OpenFile:
-    def __new__(cls, path: str, size: int, version: str) -> Self: ...
+    def __new__(cls, path: str, size: int, version: str, *, keep_open: int) -> Self: ...
+    def read(self, start: int, stop: int) -> bytes: ...
 
 @final
 class Gather:

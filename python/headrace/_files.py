@@ -5,9 +5,7 @@ reads, or taken whole and decompressed. Everything here pickles by address, so t
 """
 
 import os
-import threading
-import weakref
-from collections import deque
+import resource
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,13 +16,13 @@ from . import _core, _disk_cache
 from ._progress import index_progress
 from ._traffic import Traffic
 from ._unpacking import unpack, unpacked
-from .errors import DataError, MissingError, StoreError
+from .errors import DataError
 
-__all__ = ["Blob", "File", "MemoryBlob", "Store", "inside"]
+__all__ = ["Blob", "File", "MemoryBlob", "Store", "files_kept", "inside"]
 
-_MOST_OPEN = 256
-"""Files that are open for reading in place, in this process: a quarter of what processes are usually allowed. Opening
-one again takes some microseconds."""
+_MOST_KEPT = 256
+"""Files that stay open in this process when nobody reads them, if it may have eight times as many. Opening one again
+takes some microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,82 +81,25 @@ class MemoryBlob:
 class _LocalBlob:
     """A file on disk, read in place: what is replaced by renaming does not disturb it while it is open.
 
-    Only so many are open at a time in this process (`_MOST_OPEN`); one that was closed is opened again when it is read.
+    Only so many are open at a time in this process (`files_kept`); one that was closed is opened again when it is read.
     """
 
-    __slots__ = ("__weakref__", "_handle", "_modified", "_path", "_version", "nbytes", "size")
+    __slots__ = ("_file", "_path", "nbytes", "size")
 
     def __init__(self, path: str, file: File) -> None:
         self._path = path
-        self._version = file.version
-        self._modified = int(file.version[1:]) if file.version.startswith("m") else None
+        self._file = _core.OpenFile(path, file.size, file.version, keep_open=files_kept())
         self.size, self.nbytes = file.size, 0
-        self._handle: _Handle | None = self._open()
 
     def read(self, start: int, stop: int) -> bytes:
         _check_range(self._path, start, stop, self.size)
-        # Held while it is read: it closes when nobody holds it.
-        handle = self._handle or self._open()
-        self._check(handle)
-        data = os.pread(handle.descriptor, stop - start, start)
-        while len(data) < stop - start:
-            more = os.pread(handle.descriptor, stop - start - len(data), start + len(data))
-            if not more:
-                raise DataError(
-                    f"{self._path} changed while it was read: expected {stop - start} bytes at {start}, "
-                    f"found {len(data)}"
-                )
-            data += more
-        return data
-
-    def close(self) -> None:
-        """Lets go of the file until it is read again."""
-        self._handle = None
-
-    def _check(self, handle: "_Handle") -> None:
-        """Refuses a file that is not what it was when it was listed: a table of its content would be of another one."""
-        found = os.fstat(handle.descriptor)
-        if found.st_size != self.size or (self._modified is not None and found.st_mtime_ns != self._modified):
-            raise DataError(
-                f"{self._path} changed since it was listed: expected {self.size} bytes of version "
-                f"{self._version!r}, found {found.st_size} of m{found.st_mtime_ns}"
-            )
-
-    def _open(self) -> "_Handle":
-        handle = _Handle(self._path)
-        self._check(handle)
-        self._handle = handle
-        with _opened_lock:
-            _opened.append(weakref.ref(self))
-            while len(_opened) > _MOST_OPEN:
-                if (oldest := _opened.popleft()()) is not None:
-                    oldest.close()
-        return handle
+        return self._file.read(start, stop)
 
 
-class _Handle:
-    """An open file, closed with the last reference to it."""
-
-    __slots__ = ("descriptor",)
-
-    def __init__(self, path: str) -> None:
-        self.descriptor = -1
-        try:
-            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise MissingError(f"{path}: there is no such file any more") from None
-        except OSError as error:
-            raise StoreError(f"{path}: {error.strerror}") from None
-
-    def __del__(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-
-
-_opened: "deque[weakref.ref[_LocalBlob]]" = deque()
-"""Files in the order in which they were opened."""
-_opened_lock = threading.Lock()
-os.register_at_fork(after_in_child=lambda: globals().update(_opened_lock=threading.Lock()))
+def files_kept() -> int:
+    """How many files stay open in this process when nobody reads them."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_KEPT if most == resource.RLIM_INFINITY else max(1, min(_MOST_KEPT, most // 8))
 
 
 class Store:

@@ -8,10 +8,10 @@ use headrace::engine::{
     self, Fed, FeedMeans, Field, Fields, Piece, RowBatch, RowShape, RowsKept, Stored, StoredFile, StoredObject,
     Stretch, Values, Whole,
 };
-use headrace::store::open_file;
 use headrace::store::{Object, Version};
 use pyo3::exceptions::{PyIndexError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::blocking::{POLL, blocking};
 use crate::buffer::{Buffer, numbers};
@@ -19,18 +19,37 @@ use crate::errors::to_python;
 use crate::listing::Listing;
 use crate::order::Permutation;
 
-/// A local file that stays open, as it was listed.
+/// A local file, as it was listed, that is open when it is read.
 #[pyclass(frozen, module = "headrace._core")]
-pub(crate) struct OpenFile(Arc<open_file::OpenFile>);
+pub(crate) struct OpenFile(Arc<engine::OpenFiles>);
 
 #[pymethods]
 impl OpenFile {
-    /// Raises DataError if the file has another size or version.
+    /// It stays open, and what replaces it by renaming does not disturb it, while it is among the last `keep_open` files that
+    /// this process used.
+    ///
+    /// Raises DataError if the file has another size or version, here and when it is opened again.
     #[new]
-    fn new(py: Python<'_>, path: PathBuf, size: u64, version: &str) -> PyResult<Self> {
+    #[pyo3(signature = (path, size, version, *, keep_open))]
+    fn new(py: Python<'_>, path: PathBuf, size: u64, version: &str, keep_open: usize) -> PyResult<Self> {
         let version = Version::from_token(version).map_err(to_python)?;
-        let file = py.detach(|| open_file::OpenFile::open(&path, size, &version)).map_err(to_python)?;
+        let file = engine::OpenFiles::new(vec![StoredFile::new(path, size, version)], keep_open);
+        py.detach(|| file.one(0)).map_err(to_python)?;
         Ok(Self(Arc::new(file)))
+    }
+
+    /// The bytes of `range(start, stop)`.
+    ///
+    /// Raises DataError if the file has another size or version by now.
+    fn read<'py>(&self, py: Python<'py>, start: u64, stop: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = stop.checked_sub(start).and_then(|bytes| usize::try_from(bytes).ok());
+        let bytes = bytes.ok_or_else(|| PyIndexError::new_err(format!("there are no bytes {start} to {stop}")))?;
+        let read = |out: &mut [u8]| {
+            let file = self.0.one(0)?;
+            file.read_at(start, out)?;
+            file.check()
+        };
+        PyBytes::new_with(py, bytes, |out| py.detach(|| read(out)).map_err(to_python))
     }
 }
 
@@ -69,7 +88,11 @@ impl Gather {
             rows.push(engine::Row { file, start });
         }
         let files: Vec<_> = files.iter().map(|file| Arc::clone(&file.0)).collect();
-        let arrays = py.detach(|| self.0.take(&files, &rows, width, &values)).map_err(to_python)?;
+        let take = || {
+            let opened = files.iter().map(|file| file.one(0)).collect::<Result<Vec<_>, _>>()?;
+            self.0.take(&opened, &rows, width, &values)
+        };
+        let arrays = py.detach(take).map_err(to_python)?;
         arrays.into_iter().map(Buffer::slot).next().ok_or_else(|| PyValueError::new_err("nothing is gathered"))
     }
 }
@@ -85,7 +108,7 @@ impl StoredRows {
     /// `which[n]` and has `counts[n]` items, each `stride` bytes behind the one before; all buffers of 64-bit numbers.
     /// `convert` as for `Gather.take`, or `split`: items are records of so many bytes, and each of some fields (first byte
     /// in a record, bytes) becomes an array of its own. The memory of at most `keep` batches and at most `keep_open`
-    /// files that nobody uses are kept.
+    /// files that nobody uses are kept, with those of others.
     #[new]
     #[pyo3(signature = (files, stores, which, starts, counts, *, stride, width, convert, split, keep, keep_open))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of one call from samples/stored.py")]

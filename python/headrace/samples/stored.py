@@ -1,23 +1,20 @@
 """Samples that are rows of one width in files: the core gathers them by their numbers alone."""
 
-import resource
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
+from headrace._files import files_kept
 
 from .pipeline import AnyPipeline, Pipeline
 from .source import InPlace, InPlaceColumn
 
-__all__ = ["BATCHES_KEPT", "StoredSamples", "files_kept"]
+__all__ = ["BATCHES_KEPT", "StoredSamples"]
 
 BATCHES_KEPT: Final = 64
 """Batches that went whose memory is used again: more than are ready ahead of use."""
-
-_FILES_KEPT: Final = 256
-"""Files that stay open, if the process may have eight times as many."""
 
 
 class StoredSamples(NamedTuple):
@@ -66,12 +63,6 @@ class StoredSamples(NamedTuple):
             column.name: np.ndarray((samples, *column.shape), column.dtype, memoryview(memory))
             for column, memory in zip(self.columns, arrays, strict=True)
         }
-
-
-def files_kept() -> int:
-    """How many files stay open, beyond those that are being read."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _FILES_KEPT if most == resource.RLIM_INFINITY else min(_FILES_KEPT, most // 8)
 
 
 def _kind(part: InPlace) -> tuple[Any, ...]:

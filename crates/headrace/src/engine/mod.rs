@@ -68,7 +68,7 @@ pub use gather::{Gather, Row, Values, Whole};
 pub use memory::{Plain, Slot};
 pub use mixed::{MixedEngine, mixed_sources};
 pub use objects::StoredObject;
-pub use open_files::StoredFile;
+pub use open_files::{OpenFiles, StoredFile};
 pub use plan::{ChunkPlan, WindowPlan};
 pub use report::{Report, report};
 pub use row_feed::{Fed, FeedMeans, RowBatch, RowFeed, Stretch};

@@ -44,7 +44,7 @@ pub struct RowShape {
 pub struct RowsKept {
     /// The memory of so many batches.
     pub batches: usize,
-    /// So many open files.
+    /// So many open files, with those of others.
     pub files: usize,
 }
 
@@ -169,12 +169,11 @@ impl StoredRows {
         let mut filling = self.gather.begin(places.len(), self.shape.width, &self.shape.values)?;
         let (mut left, mut is_warm) = (&places[..], true);
         while !left.is_empty() {
-            let (numbers, count) = first_files(left, files.at_once());
-            let (some, others) = left.split_at(count);
-            let opened = files.open(&numbers)?;
-            let row = |&(file, start)| (&*opened[numbers.partition_point(|&other| other < file)], start);
+            let held = files.open(left)?;
+            let (some, others) = left.split_at(held.places);
+            let row = |&(file, start)| (held.file(file), start);
             filling.add(&some.iter().map(row).collect::<Vec<_>>())?;
-            is_warm = is_warm && opened.iter().all(|file| file.is_warm());
+            is_warm = is_warm && held.files.iter().all(|file| file.is_warm());
             left = others;
         }
         if is_warm != self.is_warm() {
@@ -204,20 +203,6 @@ impl StoredRows {
         };
         batches.iter().zip(found).map(|(numbers, own)| fill(numbers.len(), own)).collect()
     }
-}
-
-/// The files of the first places, ascending, and how many places these are: those of at most `most` files.
-fn first_files(places: &[(usize, u64)], most: usize) -> (Vec<usize>, usize) {
-    let mut files = Vec::new();
-    for (number, (file, _)) in places.iter().enumerate() {
-        if let Err(at) = files.binary_search(file) {
-            if files.len() == most {
-                return (files, number);
-            }
-            files.insert(at, *file);
-        }
-    }
-    (files, places.len())
 }
 
 #[cfg(test)]

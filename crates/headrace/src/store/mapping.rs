@@ -22,7 +22,7 @@ use libc::{BUS_ADRERR, SIGBUS, sigaction, siginfo_t};
 /// Why a thread gets SIGBUS for a page that a machine found to be damaged.
 const BUS_MCEERR_AR: c_int = 4;
 
-/// Mappings at a time; files beyond them are read. Scope: the process. Four times what one dataset keeps open.
+/// Mappings at a time; files beyond them are read. Scope: the process. Four times what a process keeps open.
 const MOST: usize = 1024;
 
 /// What the handler knows of mappings. It may neither wait for a lock nor allocate.

@@ -1,9 +1,6 @@
 """Stretches of bytes of one size, from many places of files at once."""
 
 import os
-import threading
-import weakref
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
-from headrace._files import File, Store
-from headrace.samples.stored import BATCHES_KEPT, files_kept
+from headrace._files import File, Store, files_kept
+from headrace.samples.stored import BATCHES_KEPT
 
 __all__ = ["Opened", "local_path", "open_file", "read_many"]
 
@@ -38,33 +35,13 @@ class Opened:
         StoreError: if it cannot be opened.
     """
 
-    __slots__ = ("__weakref__", "_opened", "file", "path")
+    __slots__ = ("file", "local")
 
     def __init__(self, file: File, path: str | None) -> None:
-        self.file, self.path = file, path
-        self._opened: _core.OpenFile | None = None
+        self.file = file
+        self.local: _core.OpenFile | None = None
         if path is not None:
-            self.open()
-
-    def open(self) -> "_core.OpenFile":
-        """A file of this machine, open as long as that is held."""
-        if (found := self._opened) is not None:
-            return found
-        assert self.path is not None
-        found = self._opened = _core.OpenFile(self.path, self.file.size, self.file.version)
-        with _opened_lock:
-            _opened.append(weakref.ref(self))
-            most = max(1, files_kept())
-            while len(_opened) > most:
-                if (oldest := _opened.popleft()()) is not None:
-                    oldest._opened = None
-        return found
-
-
-_opened: "deque[weakref.ref[Opened]]" = deque()
-"""Files in the order in which they were opened."""
-_opened_lock = threading.Lock()
-os.register_at_fork(after_in_child=lambda: globals().update(_opened_lock=threading.Lock()))
+            self.local = _core.OpenFile(path, file.size, file.version, keep_open=files_kept())
 
 
 def local_path(store: Store, file: File) -> str | None:
@@ -106,8 +83,9 @@ def read_many(
         DataError: if a file changed, or a number does not fit the type that was asked for.
         StoreError: if the store does not answer.
     """
-    if all(file.path is not None for file in files):
-        return _read_local(files, which, starts, size, convert)
+    local = [file.local for file in files if file.local is not None]
+    if len(local) == len(files):
+        return _read_local(local, which, starts, size, convert)
     memory = bytearray(len(which) * size)
     view = memoryview(memory)
 
@@ -132,22 +110,22 @@ def read_many(
 
 
 def _read_local(
-    files: Sequence[Opened], which: _Ints, starts: _Ints, size: int, convert: tuple[str, str] | None
+    files: "Sequence[_core.OpenFile]", which: _Ints, starts: _Ints, size: int, convert: tuple[str, str] | None
 ) -> memoryview:
     """See `read_many`. Of many files some are read at a time, as those that any thread holds are open."""
     at_once = max(1, files_kept() // 4)
     if len(files) <= at_once:
-        opened = [file.open() for file in files]
-        return memoryview(_gather.take(opened, np.ascontiguousarray(which), starts, size, convert=convert))
+        return memoryview(_gather.take(list(files), np.ascontiguousarray(which), starts, size, convert=convert))
     order = np.argsort(which, kind="stable")
     found: npt.NDArray[np.uint8] | None = None
     used, firsts = np.unique(which[order], return_index=True)
     ends = [*firsts[at_once::at_once].tolist(), len(order)]
     for number, (first, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
         some = used[number * at_once : (number + 1) * at_once]
-        opened = [files[int(at)].open() for at in some]
         rows = order[first:end]
-        memory = _gather.take(opened, np.searchsorted(some, which[rows]), starts[rows], size, convert=convert)
+        memory = _gather.take(
+            [files[int(at)] for at in some], np.searchsorted(some, which[rows]), starts[rows], size, convert=convert
+        )
         part = np.frombuffer(memoryview(memory), np.uint8).reshape(len(rows), -1)
         if found is None:
             found = np.empty((len(order), part.shape[1]), np.uint8)
