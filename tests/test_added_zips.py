@@ -238,7 +238,7 @@ def test_an_epochs_length_that_follows_from_the_sources_changes_with_an_epoch_of
     again = grown(
         zipped([CHUNKED, (4, 6, 5)], KINDS[:2]),
         state,
-        "^headrace: 5 samples were added to source 1 behind .* 'file-2'; they are used from epoch 2 on$",
+        "^headrace: 5 samples were added to source 1 behind .* 'file-2'; they are used from epoch 2 of the source on$",
         "^headrace: an epoch of the zip has 15 samples from epoch 2 on, 10 before$",
     )
     added, length = again.state_dict()["changes"]
@@ -262,9 +262,31 @@ def test_an_epochs_length_that_follows_from_the_sources_changes_with_an_epoch_of
     # Of a zip whose length is given it stays, and the source's pass ends elsewhere.
     loader = load(zipped(sizes, KINDS[:2], 7), 4, **LANES)
     state = given_by(loader, 4)[-1].state
-    again = grown(zipped([CHUNKED, (4, 6, 5)], KINDS[:2], 7), state, "to source 1 .* from epoch 2 on")
+    again = grown(zipped([CHUNKED, (4, 6, 5)], KINDS[:2], 7), state, "to source 1 .* from epoch 2 of the source on")
     assert [len(one.rows) for one in given_by(again, 4)] == [4, 3, 4, 3]
     assert len(again.state_dict()["changes"]) == 1
+
+
+@pytest.mark.parametrize(
+    "length, epochs, told",
+    [
+        # The pass of ten in which the state stands ends with row 20.
+        (None, 2, ["; no epoch to come is of them$", "has 15 samples, 10 before; there is none to come$"]),
+        (None, 3, ["from epoch 2 of the source on$", "an epoch of the zip has 15 samples from epoch 2 on, 10 before$"]),
+        (7, 2, ["; no epoch to come is of them$"]),
+        (7, 3, ["from epoch 2 of the source on$"]),
+    ],
+)
+def test_what_comes_too_late_for_a_zip_with_an_end_is_said_not_to_be_used(
+    length: int | None, epochs: int, told: list[str]
+) -> None:
+    sizes: list[Sizes] = [CHUNKED, (4, 6)]
+    loader = load(zipped(sizes, KINDS[:2], length), 4, epochs=epochs, **LANES)
+    state = given_by(loader, 4 if length is None else 3)[-1].state  # 14 rows, or 11
+    again = grown(zipped([CHUNKED, (4, 6, 5)], KINDS[:2], length), state, *told, epochs=epochs)
+    ids = [row for one in given_by(again) for row in one.ids]
+    assert ids
+    assert any(own[1] >= APART + 10 for own in ids) == ("of the source on" in told[0])
 
 
 @pytest.mark.parametrize(
@@ -579,8 +601,8 @@ def test_files_of_two_formats_are_added_to(tmp_path: Path) -> None:
     loader = grown(
         write(3, 11),
         found[-1].state,
-        "5 samples were added to source 0 .*2.jsonl.*; they are used from epoch 1 on",
-        "4 samples were added to source 1 .*007.bin.*; they are used from epoch 1 on",
+        "5 samples were added to source 0 .*2.jsonl.*; they are used from epoch 1 of the source on",
+        "4 samples were added to source 1 .*007.bin.*; they are used from epoch 1 of the source on",
         "has 11 samples from epoch 1 on, 7 before",
     )
     found += given_by(loader, 9)

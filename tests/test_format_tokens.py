@@ -74,6 +74,18 @@ def test_arrays_of_numpy_are_read_in_one_dimension_and_in_two(tmp_path):
             hr.open(tmp_path / "rows.npy", format="tokens")
 
 
+@pytest.mark.parametrize("settings", [{"stored_dtype": "uint16"}, {"sequence_length": 5}, {"format": "tokens"}])
+def test_an_empty_file_is_said_to_be_empty(tmp_path, settings):
+    (tmp_path / "a.bin").touch()
+    (tmp_path / "notes.md").write_text("empty")
+    for place in (tmp_path, tmp_path / "a.bin"):
+        with pytest.raises(hr.DataError, match=r"a\.bin: expected tokens, found an empty file$"):
+            hr.open(place, **settings)
+    (tmp_path / "b.npy").touch()
+    with pytest.raises(hr.DataError, match=r"a\.bin: expected tokens, found an empty file, and 1 more$"):
+        hr.open(tmp_path, **settings)
+
+
 def test_a_wrong_width_is_refused_by_size_or_by_the_largest_id(tmp_path):
     """B074."""
     TOKENS[:999].tofile(tmp_path / "t.bin")

@@ -512,6 +512,52 @@ def test_values_that_would_change_are_refused(tmp_path, dtype, values, error):
         assert writer.records == 0
 
 
+LAYOUTS = {
+    "with gaps": np.dtype([("tokens", "<u2"), ("weight", "<f8"), ("pair", "<i4", (2,))], align=True),
+    "big-endian": np.dtype([("tokens", ">u2"), ("weight", ">f8"), ("pair", ">i4", (2,))]),
+    "in another order": np.dtype([("pair", "<i4", (2,)), ("weight", "<f8"), ("tokens", "<u2")]),
+    "smaller": np.dtype([("tokens", "u1"), ("weight", "<f4"), ("pair", "<i2", (2,))]),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_records_that_are_laid_out_otherwise_are_the_same_values(tmp_path: Path, layout: str) -> None:
+    dtype = LAYOUTS[layout]
+    records = np.zeros(20, dtype)
+    records["tokens"], records["weight"], records["pair"] = np.arange(20), 0.5, [[-1, 7]]
+    stored = np.dtype([("tokens", "<u2"), ("weight", "<f8"), ("pair", "<i4", (2,))])
+    own = dtype if layout in ("with gaps", "big-endian") else stored
+    with hr.StreamWriter(tmp_path / "stream", own) as writer:
+        writer.write(records)
+        writer.write(records[::2])
+    wanted = np.zeros(20, stored)
+    for name in stored.names:
+        wanted[name] = records[name]
+    found = np.fromfile(tmp_path / "stream" / "shard-00000.bin", stored)
+    assert np.array_equal(found, np.concatenate([wanted, wanted[::2]]))
+    with hr.DocumentWriter(tmp_path / "documents", own) as writer:
+        writer.write(records)
+    document = hr.open(tmp_path / "documents")[0]
+    assert all(np.array_equal(document[name], wanted[name]) for name in stored.names)
+
+
+def test_records_of_other_values_are_refused_by_name(tmp_path: Path) -> None:
+    stored = [("tokens", "<u2"), ("weight", "<f4")]
+    with hr.StreamWriter(tmp_path / "stream", stored) as writer:
+        large = np.array([(70_000, 0.5)], [("tokens", ">i4"), ("weight", "<f4")])
+        with pytest.raises(ValueError, match=r"records, tokens: expected values that fit into uint16, .* 70000"):
+            writer.write(large)
+        with pytest.raises(TypeError, match="records, tokens: expected whole numbers for uint16, got float32"):
+            writer.write(large.astype([("tokens", "<f4"), ("weight", "<f4")]))
+        with pytest.raises(TypeError, match=r"records must be records of \[\('tokens'.*, got \[\('ids'"):
+            writer.write(np.zeros(1, [("ids", "<u2"), ("weight", "<f4")]))
+        with pytest.raises(ValueError, match=r"records must have one dimension, got shape \(2, 2\)"):
+            writer.write(np.zeros((2, 2), np.dtype(stored, align=True)))
+        assert writer.records == 0
+    with pytest.raises(TypeError, match=r"single values or arrays of them, got records in the field 'of'.*\nhint"):
+        hr.StreamWriter(tmp_path / "nested", [("tokens", "<u2"), ("of", [("a", "<i4"), ("b", "<i4")])])
+
+
 def test_values_that_fit_are_kept(tmp_path):
     with hr.StreamWriter(tmp_path / "s", [("a", "<f4", (2,)), ("b", "<u8"), ("c", "?")]) as writer:
         writer.write({"a": [[0.1, np.inf], [np.nan, 2**24]], "b": [2**64 - 1, 1], "c": [True, False]})

@@ -62,7 +62,7 @@ def detect(store: Store, *, tokens: bool = False) -> str:
         tokens: whether something was asked for that only token files have.
 
     Raises:
-        DataError: if an index at the root is of no known kind.
+        DataError: if an index at the root is of no known kind, or there is nothing but empty token files.
     """
     files = store.files
     names = {file.path: file for file in files if "/" not in file.path}
@@ -86,6 +86,8 @@ def detect(store: Store, *, tokens: bool = False) -> str:
             return "megatron"
     if tokens and data and all(file.name.endswith(_TOKEN_SUFFIXES["tokens"]) for file in data):
         return "tokens"
+    if tokens and not data:
+        _check_filled(store, "tokens")
     # Names tell nothing: Spark's have no suffix, and a dot in a name makes none.
     return _of_content(store, data[0]) if data else "files"
 
@@ -131,12 +133,24 @@ def of_format(store: Store, name: str) -> list[File]:
     """The files of a format that is known by suffixes: those that have one, or all if none has one.
 
     Any file may be text, notes too.
+
+    Raises:
+        DataError: if there is nothing but empty token files.
     """
     if name == "text":
         return [file for file in store.files if file.size]
     data = [file for file in store.files if _is_data(file)]
+    if not data and name in _TOKEN_SUFFIXES:
+        _check_filled(store, name)
     suffixes = _SUFFIXES.get(name) or _TOKEN_SUFFIXES[name]
     return [file for file in data if file.name.lower().endswith(suffixes)] or data
+
+
+def _check_filled(store: Store, name: str) -> None:
+    """Refuses token files where all are empty, which are no data."""
+    if empty := [file for file in store.files if file.name.endswith(_TOKEN_SUFFIXES[name])]:
+        others = f", and {len(empty) - 1} more" if len(empty) > 1 else ""
+        raise DataError(f"{store.uri(empty[0].path)}: expected tokens, found an empty file{others}")
 
 
 def has_own_index(files: Sequence[File]) -> bool:

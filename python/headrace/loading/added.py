@@ -17,7 +17,18 @@ from headrace.samples.order import GrownOrder, Order, SequentialOrder
 from headrace.samples.pipeline import Origin, Pipeline
 from headrace.samples.source import Extent
 
-__all__ = ["ADDED", "Era", "Held", "eras_of", "first_samples", "is_grown", "noted", "noted_length", "order_of_eras"]
+__all__ = [
+    "ADDED",
+    "Era",
+    "Held",
+    "eras_of",
+    "first_samples",
+    "is_grown",
+    "noted",
+    "noted_length",
+    "order_of_eras",
+    "rows_of",
+]
 
 ADDED: Final = "data added"
 """The kind of a change."""
@@ -101,6 +112,7 @@ def noted(
     *,
     source: int | str | None = None,
     epochs: int | None = None,
+    end: int | None = None,
     strict: bool,
 ) -> Adapted:
     """The state of a run to one of whose datasets something was added, with a line that tells of it.
@@ -113,6 +125,7 @@ def noted(
             first epoch that does not begin before it is the first one over all of the data.
         source: see `eras_of`.
         epochs: how many it has, if that is known; data may come too late for them.
+        end: likewise, how many rows the run of a zip has, whose epochs are not those of its sources.
         strict: whether to refuse it, unless nothing that was added is among the samples.
 
     Raises:
@@ -132,8 +145,11 @@ def noted(
         )
     line = _line(eras_of(begin.state["changes"], before.samples, source=source))
     epoch = _first_unbegun(line, reached())
-    is_late = epochs is not None and epoch >= epochs
-    use = "no epoch to come is of them" if is_late else f"they are used from epoch {epoch} on"
+    begins = line.begin_of(epoch)
+    # A zip has epochs of its own.
+    of = " of the source" if isinstance(source, int) else ""
+    is_late = (epochs is not None and epoch >= epochs) or (end is not None and begins >= end)
+    use = "no epoch to come is of them" if is_late else f"they are used from epoch {epoch}{of} on"
     said = before._asdict(), {"epoch": epoch} | after._asdict()
     held, holds = said if source is None else ({str(source): one} for one in said)
     return begin.noted(
@@ -141,17 +157,24 @@ def noted(
         held,
         holds,
         f"{text}; {use}",
-        row=None if isinstance(source, str) else line.begin_of(epoch),
+        row=None if isinstance(source, str) else begins,
     )
 
 
-def noted_length(begin: Adapted, before: int, after: int) -> Adapted:
+def noted_length(begin: Adapted, before: int, after: int, *, epochs: int | None) -> Adapted:
     """The state of a run over a zip whose epochs become longer, as data was added, with a line that tells of it."""
     line = _line(eras_of(begin.state["changes"], before, length=True))
     epoch = _first_unbegun(line, begin.state["position"])
     text = f"an epoch of the zip has {after} samples from epoch {epoch} on, {before} before"
+    if epochs is not None and epoch >= epochs:
+        text = f"an epoch of the zip has {after} samples, {before} before; there is none to come"
     row = line.begin_of(epoch)
     return begin.noted(_LENGTH, {"samples": before}, {"epoch": epoch, "samples": after}, text, row=row)
+
+
+def rows_of(changes: Sequence[Mapping[str, Any]], samples: int, epochs: int) -> int:
+    """The rows of so many epochs of a zip that has so many samples now."""
+    return _line(eras_of(changes, samples, length=True)).begin_of(epochs)
 
 
 def is_grown(pipeline: Pipeline, there: Held) -> bool:

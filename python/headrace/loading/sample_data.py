@@ -10,7 +10,7 @@ from headrace.samples.order import ENDLESS, kind_of
 from headrace.samples.pipeline import AnyPipeline, Pipeline
 from headrace.samples.zipped import ZipPipeline
 
-from .added import Held, is_grown, noted, noted_length
+from .added import Held, is_grown, noted, noted_length, rows_of
 
 __all__ = ["Data", "adapted", "data_of"]
 
@@ -60,15 +60,24 @@ def adapted(
         else _begun(cast("Pipeline", pipeline), data, state)
     )
     _check_same(data, begin)
-    adapted = Adapted(begin)
-    for source, one, before in grown:
-        # The passes of a zip's sources are not its epochs.
-        passes = epochs if source is None else None
-        adapted = noted(adapted, one, before, lambda: state["position"], source=source, epochs=passes, strict=strict)
     length = state["pipeline"].get("samples")
-    if isinstance(pipeline, ZipPipeline) and begin["pipeline"].get("samples") != length:
-        adapted = noted_length(adapted, length, pipeline.length)
-    return adapted
+
+    def lengthened(start: Adapted) -> Adapted:
+        """The same where a zip's epochs become longer."""
+        if not isinstance(pipeline, ZipPipeline) or begin["pipeline"].get("samples") == length:
+            return start
+        return noted_length(start, length, pipeline.length, epochs=epochs)
+
+    adapted, end = Adapted(begin), None
+    if grown and isinstance(pipeline, ZipPipeline) and epochs is not None:
+        # The passes of its sources are not its epochs: when one of them is too late, rows tell.
+        end = rows_of(lengthened(adapted).state["changes"], pipeline.length, epochs)
+    for source, one, before in grown:
+        passes = epochs if source is None else None
+        adapted = noted(
+            adapted, one, before, lambda: state["position"], source=source, epochs=passes, end=end, strict=strict
+        )
+    return lengthened(adapted)
 
 
 _Grown = list[tuple[int | None, Pipeline, Held]]

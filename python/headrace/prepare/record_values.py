@@ -15,7 +15,7 @@ _Rows = npt.NDArray[Any]
 
 
 def rows_of(values: Any, dtype: np.dtype[Any], what: str) -> _Rows:
-    """Records of what a user gives for them: an array of the type, one of numbers for a type of one field, or a dict.
+    """Records of what a user gives for them: records with its fields, numbers for a type of one field, or a dict.
 
     Args:
         values: what was given.
@@ -48,7 +48,11 @@ def rows_of(values: Any, dtype: np.dtype[Any], what: str) -> _Rows:
     array = as_array(values, what)
     if array.dtype == dtype:
         return _one_dimension(array, what)
-    if array.dtype.names is not None or len(fields) != 1:
+    if set(names := array.dtype.names or ()) == set(fields):
+        # Laid out otherwise: with gaps, another order of bytes or of fields.
+        array = _one_dimension(array, what)
+        return rows_of({name: array[name] for name in names}, dtype, what)
+    if names or len(fields) != 1:
         raise TypeError(f"{what} must be records of {dtype}, or a dict of its columns, got {array.dtype}")
     (field,) = fields.values()
     if not field.shape:
@@ -70,6 +74,11 @@ def record_type(dtype: Any, name: str) -> np.dtype[Any]:
         found = np.dtype([(name, found)])
     if found.names is None or found.hasobject or not found.itemsize:
         raise TypeError(f"dtype must be a NumPy type of fixed size, and one with fields for meta, got {dtype!r}")
+    if nested := [name for name, field in fields_of(found).items() if field.base.names is not None]:
+        raise TypeError(
+            f"dtype must have fields of single values or arrays of them, got records in the field {nested[0]!r}: "
+            f"{found[nested[0]]}\nhint: give each of their fields a name of its own"
+        )
     # Without gaps, so that the file is what the index says.
     return dtype_of(descr_of(found.newbyteorder("<")))
 

@@ -315,7 +315,7 @@ class StreamWriter(_Writer):
     Args:
         path: a folder, made if it is not there.
         dtype: of a record: a NumPy type with fields, such as ``[("tokens", "<u2"), ("weight", "<f4")]``, or one of
-            numbers, which stands for one field of that type.
+            numbers, which stands for one field of that type. Stored is the same without gaps, and little-endian.
         documents: whether `end_document` will say where documents end.
         shard_bytes: bytes of a file, about.
         mode: None wants an empty folder, ``"append"`` adds to what is there, ``"overwrite"`` replaces it when the
@@ -353,10 +353,10 @@ class StreamWriter(_Writer):
         )
 
     def write(self, records: Any) -> None:
-        """Adds records: an array of the type, an array of numbers if it has one field, or a dict of arrays.
+        """Adds records: an array with the type's fields, an array of numbers if it has one field, or a dict of arrays.
 
         Raises:
-            TypeError: if they are of another type.
+            TypeError: if they are of another type, or have other fields.
             ValueError: if a number does not fit into it.
             StoreError: if they cannot be written.
 
