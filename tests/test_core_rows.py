@@ -243,6 +243,76 @@ def test_arrow_batches_are_what_pyarrow_reads(
         assert_arrays(rows, pa.table(batch))
 
 
+def written(folder: Path, column: pa.Array, *, stream: bool = False) -> Path:
+    """An Arrow file with a batch of one column."""
+    path, batch = folder / "rows.arrow", pa.record_batch([column], names=["c"])
+    make = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with make(path, batch.schema) as writer:
+        writer.write_batch(batch)
+    return path
+
+
+WORD = pa.dictionary(pa.int32(), pa.string())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "kind, rows",
+    [
+        (pa.struct({"a": WORD}), [None]),
+        (pa.struct({"a": WORD}), [None, {"a": None}, None]),
+        (pa.struct({"a": pa.struct({"b": WORD, "c": pa.int8()})}), [None, {"a": None}, {"a": {"b": None, "c": 1}}]),
+        (pa.struct({"a": pa.list_(WORD, 2)}), [None, {"a": None}, {"a": [None, None]}]),
+        (pa.list_(pa.struct({"a": WORD})), [[None], [], None, [{"a": None}, None]]),
+        (pa.large_list(pa.struct({"a": WORD})), [[None], [], None, [{"a": None}, None]]),
+        (pa.list_(pa.struct({"a": WORD}), 2), [[None, None], None, [{"a": None}, None]]),
+        (pa.map_(pa.string(), pa.struct({"a": WORD})), [[("x", None)], [], None, [("y", {"a": None})]]),
+    ],
+)
+def test_indices_into_empty_dictionaries_that_stand_for_nothing_are_read(
+    tmp_path: Path, kind: pa.DataType, rows: list[Any], stream: bool
+) -> None:
+    """pyarrow writes them below structs that are null."""
+    column = pa.array(rows, kind)
+    found = arrow_file(written(tmp_path, column, stream=stream)).read(0)
+    assert values(found) == plain([{"c": row} for row in column.to_pylist()])
+    assert pa.record_batch(found).to_pylist() == [{"c": row} for row in column.to_pylist()]
+
+
+NOWHERE = pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), pa.array([], pa.string()), safe=False)
+"""A word of an empty dictionary."""
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        NOWHERE,
+        pa.StructArray.from_arrays([NOWHERE], ["a"]),
+        pa.FixedSizeListArray.from_arrays(NOWHERE, 1),
+        pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), NOWHERE),
+        pa.LargeListArray.from_arrays(pa.array([0, 1], pa.int64()), NOWHERE),
+        pa.ListViewArray.from_arrays(pa.array([0], pa.int32()), pa.array([1], pa.int32()), NOWHERE),
+        pa.LargeListViewArray.from_arrays(pa.array([0], pa.int64()), pa.array([1], pa.int64()), NOWHERE),
+        pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["k"]), NOWHERE),
+        pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [NOWHERE]),
+        pa.StructArray.from_arrays([pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), NOWHERE)], ["a"]),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_values_of_an_empty_dictionary_are_refused(tmp_path: Path, column: pa.Array) -> None:
+    with pytest.raises(
+        hr.errors.DataError, match=r"rows.arrow: .*batch 0 .* values of an empty dictionary in .* \"c\""
+    ):
+        arrow_file(written(tmp_path, column)).read(0)
+
+
+def test_an_index_beyond_an_empty_dictionary_is_refused_wherever_it_is(tmp_path: Path) -> None:
+    far = pa.DictionaryArray.from_arrays(pa.array([1], pa.int32()), pa.array([], pa.string()), safe=False)
+    column = pa.StructArray.from_arrays([far], ["a"], mask=pa.array([True]))
+    with pytest.raises(hr.errors.DataError, match=r"rows.arrow: .*batch 0 .*out of bounds"):
+        arrow_file(written(tmp_path, column)).read(0)
+
+
 # Single values
 
 

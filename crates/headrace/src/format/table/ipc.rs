@@ -15,7 +15,7 @@ use arrow::ipc::convert::try_fb_to_schema;
 use arrow::ipc::reader::{read_dictionary, read_record_batch};
 use arrow::ipc::{self, Block, CompressionType, MessageHeader, MetadataVersion};
 
-use super::{Table, choose, guarded};
+use super::{Table, choose, guarded, hidden};
 use crate::error::{Error, Place, Result};
 
 /// What an Arrow file begins with, padded to eight bytes, and ends with.
@@ -311,9 +311,25 @@ impl Layout {
             };
             check_buffers(Some(found), &body, message.start, place)?;
             let schema = Arc::clone(&self.schema);
-            let known = dictionaries.clone().into_iter().collect();
+            let (mut known, mut empty) = (dictionaries.clone(), Vec::new());
+            for values in known.values_mut() {
+                if let Some(instead) = hidden::in_place_of(values) {
+                    empty.push(instead.to_data());
+                    *values = instead;
+                }
+            }
+            let fail = |what: String| flawed(place, format!("expected batch {batch} of the schema, found: {what}"));
+            let known = known.into_iter().collect();
             let read = read_record_batch(&body, found, schema, &known, Some(&chosen), &self.version);
-            read.map_err(|error| flawed(place, format!("expected batch {batch} of the schema, found: {error}")))
+            let read = read.map_err(|error| fail(error.to_string()))?;
+            let is_flawed = |column: &ArrayRef| hidden::has_value_of(column, None, &empty);
+            match read.columns().iter().position(|column| !empty.is_empty() && is_flawed(column)) {
+                None => Ok(read),
+                Some(column) => {
+                    let name = read.schema_ref().field(column).name();
+                    Err(fail(format!("values of an empty dictionary in the column {name:?}")))
+                }
+            }
         })?;
         let (Kind::Batch { rows }, found) = (message.kind, read.num_rows()) else {
             return Err(Error::Internal("a dictionary among batches".to_owned()));

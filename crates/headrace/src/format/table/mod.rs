@@ -3,6 +3,7 @@
 //! [`row_group`] reads row groups of Parquet files, [`ipc`] the batches of Arrow files and streams. Both say which bytes
 //! they need, and are handed them. Token columns that are packed have a faster way, see [`super::parquet`].
 
+mod hidden;
 pub mod ipc;
 pub mod row_group;
 
