@@ -31,6 +31,8 @@ def rows(table):
     yield from table.to_pylist()
 def dies(line):
     os._exit(3)
+def holds(line):
+    return {"line": line, "number": object() if line == "b" else 1}
 def fails(line):
     if line == "b":
         raise KeyError("no b")
@@ -120,6 +122,13 @@ def test_worker_processes_find_the_function(source: Path, tmp_path: Path) -> Non
     assert done.returncode == 1
     assert re.findall(r'File ".*/(.*?)", line \d+, in (\w+)', done.stderr) == [(source.name, "fails")]
     assert done.stderr.startswith("KeyError: 'no b'\nin input 1: 'b'\nin worker process 0 (pid ")
+    command[4:6] = f"{source.name}:holds", "held"
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), input="a\nb\n", capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.findall(r'File ".*/(.*?)", line \d+, in (\w+)', done.stderr) == [(source.name, "holds")]
+    assert done.stderr.startswith(
+        "TypeError: key 'number': expected int as in the first sample, found object\nin input 1"
+    )
     command[4:6] = f"{source.name}:dies", "died"
     done = subprocess.run(command, cwd=tmp_path, env=environment(), input="a\n", capture_output=True, text=True)
     assert done.returncode == 2

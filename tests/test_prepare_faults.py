@@ -1,14 +1,17 @@
 """What functions do that they should not, and what is done to a run: one clear error, and what was finished is kept."""
 
+import functools
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ import pytest
 
 import headrace
 import prepare_functions as functions
+from headrace.prepare.writing.litdata import LitDataEncoder
 from prepare_functions import expected
 
 QUIET: dict[str, Any] = {"progress": False, "verbose": False}
@@ -149,6 +153,65 @@ def test_what_cannot_be_sent_back_is_told_as_text(tmp_path: Path) -> None:
         ordered(raises, 20, tmp_path / "raises", num_workers=1)
     with pytest.raises(TypeError, match="key 'call': expected a value that LitData can hold, found function"):
         ordered(gives, 20, tmp_path / "gives")
+
+
+# Values that a format cannot hold
+
+
+def returned(number: int) -> dict[str, Any]:
+    return {"meta": {"tags": ["a", {number} if number == 5 else "b"]}}
+
+
+def yielded(number: int) -> Iterator[dict[str, Any]]:
+    yield returned(0)
+    yield returned(number)
+
+
+def refuses(number: int) -> int:
+    return 1 // (5 - number)
+
+
+@pytest.mark.parametrize("format", ["litdata", "mds", "parquet", "arrow"])
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "fn, sample, line",
+    [
+        (returned, "in the sample of it", "def returned(number: int) -> dict[str, Any]:"),
+        (functools.partial(returned), "in the sample of it", "def returned(number: int) -> dict[str, Any]:"),
+        (yielded, "in sample 1 of it", "yield returned(number)"),
+    ],
+)
+def test_a_value_that_cannot_be_stored_is_told_by_the_users_line(
+    tmp_path: Path, format: str, workers: int, fn: Any, sample: str, line: str
+) -> None:
+    with pytest.raises(TypeError, match=r"^key 'meta\.tags\.1': expected .*, found set") as caught:
+        ordered(fn, 20, tmp_path / "data", format=format, num_workers=workers)
+    place, given, *worker = caught.value.__notes__
+    assert place == "in input 5: 5"
+    assert re.fullmatch(rf"{sample}, given by\n  File \"{__file__}\", line \d+, in \w+\n    {re.escape(line)}", given)
+    assert [re.fullmatch(r"in worker process 0 \(pid \d+\)", note) is not None for note in worker] == [True] * workers
+    # What lies between the call and the line is of no use.
+    assert len([frame for frame in traceback.extract_tb(caught.tb) if frame.filename != __file__]) == 2
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_a_function_raises_is_shown_from_its_line_on(tmp_path: Path, workers: int) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        ordered(refuses, 20, tmp_path / "data", num_workers=workers)
+    frames = [frame.name for frame in traceback.extract_tb(caught.tb) if frame.name not in ("optimize", "make")]
+    assert frames[2:] == ([] if workers else ["refuses"])
+    assert "".join(caught.value.__notes__).count("in refuses") == workers
+
+
+def test_a_fault_of_headrace_itself_keeps_its_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(broken, "__code__", broken.__code__.replace(co_filename=headrace.optimize.__code__.co_filename))
+    monkeypatch.setattr(LitDataEncoder, "add", broken)
+    with pytest.raises(AssertionError) as caught:
+        ordered(returned, 1, tmp_path / "data", num_workers=0)
+    assert [frame.name for frame in traceback.extract_tb(caught.tb)][-3:] == ["_blocks", "add", "broken"]
 
 
 # Threads and processes of the function's own

@@ -19,6 +19,8 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, cast
 
+from headrace._frames import is_plain, plain
+
 from . import worker
 from .collate import registered
 from .pool import add_note
@@ -41,7 +43,8 @@ def as_raised_in(where: str, error: Exception | None, text: str) -> Exception:
     """The exception of a worker process, as it is raised here: with its traceback there, or as that alone."""
     if error is None:
         return RuntimeError(f"{where}:\n{text.rstrip()}")
-    add_note(error, f"{where}:\n{text.rstrip()}")
+    add_note(error, where if is_plain(error) else f"{where}:\n{text.rstrip()}")
+    plain(error)
     return error
 
 

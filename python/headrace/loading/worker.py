@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace._frames import told, within
+from headrace._frames import told_in_worker
 
 from .wire import FAILED, MADE, TEXT, Arena, encode
 
@@ -92,7 +92,7 @@ def begin(work: bytes, number: int, seed: int) -> Any:
 
 
 def _failed(error: BaseException | None) -> bytes:
-    text = told(error, within(error) or error.__traceback__) if error is not None else "it could not begin"
+    text = told_in_worker(error) if error is not None else "it could not begin"
     try:
         whole = encode(FAILED, (error, text), None)
         # What cannot be read again is of no use there either.

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace._frames import plain
+
 from .output import Output
 from .progress import Done, Meter
 from .settling import Settler
@@ -199,7 +201,9 @@ class Chunks:
         except TypeError as error:
             self._refuse(stored)
             which = f"input {block.first}" if block.first == block.last else f"inputs {block.first} to {block.last}"
-            raise TypeError(f"{which}: {error}") from None
+            refused = TypeError(f"{which}: {error}")
+            plain(refused)
+            raise refused from None
         if self._schema is not None and self.known is not None:
             self.known()
         # The first samples of the block that a killed run was at are in its last chunk.

@@ -137,7 +137,7 @@ class _Call:
     """The user's function, behind what reads its input."""
 
     def __init__(self, fn: Callable[..., Any], reader: Reader, *, batched: bool) -> None:
-        self._fn, self._reader, self._batched = fn, reader, batched
+        self.__wrapped__, self._reader, self._batched = fn, reader, batched
 
     @classmethod
     def around(cls, fn: Callable[..., Any], reader: Reader | None, size: int | None) -> Callable[..., Any]:
@@ -145,7 +145,7 @@ class _Call:
 
     def __call__(self, value: Any, *rest: Any) -> Any:
         read = self._reader.read
-        return self._fn([read(part) for part in value] if self._batched else read(value), *rest)
+        return self.__wrapped__([read(part) for part in value] if self._batched else read(value), *rest)
 
 
 class _Items(Reader):

@@ -15,6 +15,8 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
+from headrace._frames import given_by, plain
+
 from .durable import is_of_disk
 from .placing import Place, check_files
 from .spool import Block, Failure
@@ -135,8 +137,11 @@ class SampleJob(_Job):
         for number, value in enumerate(task.values, task.first):
             skip = task.skip if number == task.first else 0
             kept = skip
+            result: Any = None
+            adds = False
             try:
-                for sample in _made(self._fn(value)):
+                result = self._fn(value)
+                for sample in _made(result):
                     if type(sample) is Refused:
                         # What came before a sample that is there is in the report already.
                         if not skip:
@@ -145,7 +150,9 @@ class SampleJob(_Job):
                     if skip:
                         skip -= 1
                         continue
+                    adds = True
                     block.add(sample)
+                    adds = False
                     kept += 1
                     if block.is_full:
                         yield Reply(block.end(done=False), True)
@@ -155,6 +162,8 @@ class SampleJob(_Job):
                     if block.drop_input():
                         yield Reply(block.end(done=True), True)
                     error.add_note(f"in input {number}: {short(value)}")
+                    if adds and isinstance(error, TypeError | ValueError):
+                        _tell_sample(error, self._fn, result, kept)
                     raise
                 block.failures.append(self._failed(number, value, error, kept))
             block.read += _bytes_of(value)
@@ -312,6 +321,14 @@ def _made(result: Any) -> Iterable[Any]:
     if result is None:
         return ()
     return cast("Iterable[Any]", result) if isinstance(result, GeneratorType) else (result,)
+
+
+def _tell_sample(error: Exception, fn: Callable[..., Any], result: Any, number: int) -> None:
+    """Notes which of an input's samples cannot be stored, and the user's line that it came from."""
+    plain(error)
+    which = f"in sample {number} of it" if isinstance(result, GeneratorType) else "in the sample of it"
+    line = given_by(fn, result)
+    error.add_note(f"{which}, given by\n{line}" if line else which)
 
 
 def short(value: Any) -> str:

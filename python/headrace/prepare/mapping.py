@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
+from headrace._frames import shortened
+
 from .arguments import Prepared, check_choice, dev_limit, engine_of
 from .beginning import begun
 from .durable import believable, boot
@@ -145,6 +147,8 @@ def map(
         failures = sorted(files.failures, key=lambda failure: failure.input)
         write_report(output, failures, first["report"])
         finished = True
+    except Exception as error:
+        raise shortened(error)  # noqa: B904
     finally:
         output.close(finished=finished)
     count = files.done.count() - len(failures)

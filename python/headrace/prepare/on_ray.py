@@ -22,7 +22,7 @@ from typing import Any, Final
 import ray  # pyright: ignore[reportMissingImports]
 
 from headrace import __version__
-from headrace._frames import told, within
+from headrace._frames import told_in_worker
 from headrace.loading import worker
 from headrace.loading.processes import ProcessDied, as_raised_in
 
@@ -173,7 +173,7 @@ class Station:
 
 def failure(error: Exception) -> tuple[bytes | None, str]:
     """An exception, pickled if it can be, and its traceback."""
-    text = told(error, within(error) or error.__traceback__)
+    text = told_in_worker(error)
     try:
         data = _dumps(error)
         # What cannot be read again is of no use there either.

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
+from headrace._frames import shortened
 from headrace.encryption import Encryption
 
 from . import writing
@@ -241,6 +242,8 @@ def make(work: Inputs, target: Target, how: How, settings: Mapping[str, Any]) ->
         check_mark(first["mark"], how.options.encryption, output.folder)
         entries, failures, read = _run(job, work, output, spool, layout, first, lines, how)
         finished = True
+    except Exception as error:
+        raise shortened(error)  # noqa: B904
     finally:
         spool.close()
         output.close(finished=finished)

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ __all__ = [
     "Piece",
     "Stored",
     "at_key",
+    "below",
     "joined",
     "kind_of",
     "zstd",
@@ -207,11 +208,31 @@ class Layout(Catalog):
         return entries
 
 
+class _AtKey(NamedTuple):
+    """What an error is about, and its text."""
+
+    key: str
+    text: str
+
+
 def at_key(name: str, error: Exception) -> Exception:
-    """The same error, with the key that it is about."""
+    """The same error, with the key that it is about, or the path of what lies there; raised where it was."""
     if not name:
         return error
-    return type(error)(f"key {name!r}: {error}") if type(error) in (TypeError, ValueError) else error
+    if type(error) not in (TypeError, ValueError):
+        # Of a type that may be made of something else than a text.
+        error.add_note(f"in key {name!r}")
+        return error
+    inner = getattr(error, "at", None)
+    found = _AtKey(below(name, inner.key), inner.text) if isinstance(inner, _AtKey) else _AtKey(name, str(error))
+    whole = type(error)(f"key {found.key!r}: {found.text}")
+    setattr(whole, "at", found)  # noqa: B010
+    return whole.with_traceback(error.__traceback__)
+
+
+def below(name: str, key: Any) -> str:
+    """The path of what lies at a key, or a place, of something with a path: ``"meta.tags.0"``."""
+    return f"{name}.{key}" if name else str(key)
 
 
 def kind_of(value: Any) -> str:

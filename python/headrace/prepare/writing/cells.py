@@ -11,7 +11,7 @@ import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 from headrace.media import Encoded, Image
 
 from .arrays import is_array, is_number, is_pil, is_tensor, tensor_array
-from .base import kind_of
+from .base import at_key, kind_of
 from .graphs import Graph, is_graph
 
 __all__ = ["NULL", "SCALARS", "Cell", "cell", "merge"]
@@ -100,7 +100,10 @@ def merge(known: Any, found: Any) -> Any:
     if types.is_struct(known) and types.is_struct(found):
         fields = {field.name: field.type for field in known}
         for field in found:
-            fields[field.name] = merge(fields.get(field.name, NULL), field.type)
+            try:
+                fields[field.name] = merge(fields.get(field.name, NULL), field.type)
+            except (TypeError, ValueError) as error:
+                raise at_key(field.name, error) from None
         return _arrow.struct(list(fields.items()))
     if types.is_decimal(known) and types.is_decimal(found):
         scale = max(known.scale, found.scale)
@@ -131,13 +134,15 @@ def _rows(array: Any) -> Any:
 
 
 def _list(value: Any) -> Cell:
-    parts = [cell(part) for part in value]
+    parts: list[Cell] = []
     kind = NULL
-    for number, (_, found, _) in enumerate(parts):
+    for number, part in enumerate(value):
         try:
-            kind = merge(kind, found)
-        except TypeError as error:
-            raise TypeError(f"item {number}: {error}") from None
+            made = cell(part)
+            kind = merge(kind, made[1])
+        except (TypeError, ValueError) as error:
+            raise at_key(str(number), error) from None
+        parts.append(made)
     return [part for part, _, _ in parts], _arrow.list_(kind), sum(size for _, _, size in parts) + 8
 
 
@@ -146,7 +151,10 @@ def _dict(value: Any) -> Cell:
     for key, part in value.items():
         if type(key) is not str:
             raise TypeError(f"expected keys of text, found {key!r}")
-        parts[key] = cell(part)
+        try:
+            parts[key] = cell(part)
+        except (TypeError, ValueError) as error:
+            raise at_key(key, error) from None
     kind = _arrow.struct([(key, found) for key, (_, found, _) in parts.items()])
     return {key: part for key, (part, _, _) in parts.items()}, kind, sum(size for _, _, size in parts.values())
 

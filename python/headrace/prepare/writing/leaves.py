@@ -29,7 +29,7 @@ from .arrays import (
 from .base import kind_of
 from .graphs import Graph, is_graph
 
-__all__ = ["Encode", "leaf_encoder", "leaf_name", "pil_bytes"]
+__all__ = ["Encode", "leaf_encoder", "leaf_name", "pil_bytes", "utf8"]
 
 Encode = Callable[[Any], bytes]
 
@@ -115,8 +115,17 @@ def _users(serializer: Any) -> Encode:
 def _str(value: Any) -> bytes:
     if not isinstance(value, str):
         raise _wrong("str", value)
+    return utf8(value)
+
+
+def utf8(text: str) -> bytes:
+    """A text's bytes.
+
+    Raises:
+        ValueError: if it has none: it holds half a pair of surrogates.
+    """
     try:
-        return value.encode()
+        return text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"expected text that UTF-8 can hold: {error.reason} at {error.start}") from None
 

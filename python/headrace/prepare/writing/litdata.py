@@ -19,7 +19,7 @@ from headrace.formats.litdata.containers import check_key
 from headrace.formats.litdata.index import INDEX, is_litdata
 from headrace.formats.litdata.tree import KINDS, Node, parse_spec
 
-from .base import Entry, Existing, Options, Piece, at_key, joined, kind_of, zstd
+from .base import Entry, Existing, Options, Piece, at_key, below, joined, kind_of, zstd
 from .leaves import Encode, leaf_encoder, leaf_name
 from .rows import RowEncoder, RowLayout
 
@@ -89,7 +89,7 @@ class LitDataEncoder(RowEncoder):
         else:
             pairs = list(enumerate(cast("list[Any]", value)))
             context = "null"
-        children = [self._describe(child, _below(name, key), formats) for key, child in pairs]
+        children = [self._describe(child, below(name, key), formats) for key, child in pairs]
         return {"type": container, "context": context, "children_spec": children}
 
 
@@ -235,11 +235,7 @@ def _names(node: Node, name: str) -> list[str]:
     if node.kind == "leaf":
         return [name]
     keys = node.keys or range(len(node.children))
-    return [leaf for key, child in zip(keys, node.children, strict=True) for leaf in _names(child, _below(name, key))]
-
-
-def _below(name: str, key: Any) -> str:
-    return f"{name}.{key}" if name else str(key)
+    return [leaf for key, child in zip(keys, node.children, strict=True) for leaf in _names(child, below(name, key))]
 
 
 def _token_bytes(schema: str | None) -> int:
@@ -319,12 +315,12 @@ def _flatten(node: Node, value: Any, name: str, leaves: list[Any]) -> None:
         raise _other(node, value, name)
     if kind is not dict:
         for number, (child, part) in enumerate(zip(node.children, value, strict=True)):
-            _flatten(child, part, _below(name, number), leaves)
+            _flatten(child, part, below(name, number), leaves)
         return
     for key, child in zip(node.keys, node.children, strict=True):
         if key not in value:
             raise _other(node, value, name)
-        _flatten(child, value[key], _below(name, key), leaves)
+        _flatten(child, value[key], below(name, key), leaves)
 
 
 def _other(node: Node, value: Any, name: str) -> Exception:

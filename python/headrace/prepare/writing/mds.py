@@ -20,7 +20,7 @@ from headrace.media import Encoded, Image
 from .arrays import is_array, is_number, is_pil, is_tensor, little, tensor_array
 from .base import Entry, Existing, Options, Piece, at_key, joined, kind_of, zstd
 from .graphs import Graph, is_graph
-from .leaves import pil_bytes
+from .leaves import pil_bytes, utf8
 from .rows import RowEncoder, RowLayout
 
 __all__ = ["MdsEncoder", "MdsLayout"]
@@ -259,7 +259,7 @@ def _wrong(wanted: str, value: Any) -> TypeError:
 def _str(value: Any) -> bytes:
     if not isinstance(value, str):
         raise _wrong("str", value)
-    return value.encode()
+    return utf8(value)
 
 
 def _bytes(value: Any) -> bytes:
@@ -303,12 +303,19 @@ def _check_json(value: Any) -> None:
         for key, part in cast("dict[Any, Any]", value).items():
             if type(key) is not str:
                 raise TypeError(f"expected keys of text, as JSON has them, found {key!r}")
-            _check_json(part)
+            _check_json_at(key, part)
     elif type(value) is list:
-        for part in cast("list[Any]", value):
-            _check_json(part)
+        for number, part in enumerate(cast("list[Any]", value)):
+            _check_json_at(str(number), part)
     elif type(value) not in (str, int, float, bool, type(None)):
         raise TypeError(f"expected a value that JSON can hold, found {kind_of(value)}{_POSSIBLE}")
+
+
+def _check_json_at(name: str, part: Any) -> None:
+    try:
+        _check_json(part)
+    except TypeError as error:
+        raise at_key(name, error) from None
 
 
 def _image(value: Any, kind: str) -> bytes:
