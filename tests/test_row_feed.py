@@ -545,8 +545,8 @@ def test_many_loaders_over_many_shards_share_the_files_that_stay_open(tmp_path: 
         def loader(number):
             data = hr.open(f"{sys.argv[1]}/*.bin", stored_dtype="uint16", sequence_length=2)
             # Those of odd numbers are read by Python's way.
-            data = data.map(dict) if number % 2 else data
-            return hr.DataLoader(data, batch_size=300, num_workers=1, shuffle=True, seed=number, epochs=1)
+            data, workers = (data.map(dict), 1) if number % 2 else (data, 4)
+            return hr.DataLoader(data, batch_size=300, num_workers=workers, shuffle=True, seed=number, epochs=1)
 
         loaders = [loader(number) for number in range(10)]
         lines = hr.open(f"{sys.argv[1]}/*.jsonl")

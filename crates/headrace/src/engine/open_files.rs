@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use once_cell::race::OnceBox;
@@ -13,7 +13,8 @@ use crate::store::Version;
 use crate::store::open_file::OpenFile;
 
 /// Files that one reader opens at a time, at most; or a quarter of those that stay open, if that is less. What others hold
-/// cannot be closed for them, so all readers together have this many more open, each, than are kept.
+/// cannot be closed for them. So it is fewer, and at last one, where all readers together have come to twice as many open files
+/// as may stay open: that is a quarter of what the process may have.
 const AT_ONCE: usize = 16;
 
 /// A file as it was listed. It is opened when a row of it is wanted.
@@ -57,6 +58,8 @@ struct Kept {
     /// How often files were opened so far: the only time that there is, so that using a file that is open costs no more than
     /// a look at it.
     time: AtomicU64,
+    /// Files that are open, whoever holds them: a forked child's are also its parent's.
+    open: AtomicUsize,
     /// Locked before any of the seats.
     seats: PerProcess<Mutex<Vec<SeatOf>>>,
 }
@@ -109,7 +112,8 @@ impl OpenFiles {
     /// # Errors
     /// [`crate::Error::Store`] for one that cannot be opened, [`crate::Error::Changed`] if it is another one by now.
     pub(super) fn open(&self, places: &[(usize, u64)]) -> Result<Held> {
-        let at_once = (self.most / 4).clamp(1, AT_ONCE);
+        let room = (2 * self.most).saturating_sub(self.kept.open.load(Ordering::Relaxed));
+        let at_once = room.min(self.most / 4).clamp(1, AT_ONCE);
         // Where not all of them can be open, there is no use in looking for that.
         let most = if self.files.len() <= self.most { self.most } else { at_once };
         let (numbers, count) = first_files(places, most);
@@ -134,7 +138,8 @@ impl OpenFiles {
             let mut opened = Vec::new();
             for (&number, _) in numbers.iter().zip(&found).filter(|(_, file)| file.is_none()) {
                 let StoredFile { path, size, version } = &self.files[number];
-                opened.push((number, Arc::new(OpenFile::open(path, *size, version)?)));
+                let file = OpenFile::open(path, *size, version)?.counted(&self.kept.open);
+                opened.push((number, Arc::new(file)));
             }
             // Closed behind the locks.
             let gone = self.kept.keep(seats, &mut opened, self.most);
@@ -328,6 +333,26 @@ mod tests {
         assert_eq!(many.open(&[(3, 0), (39, 0), (3, 1)]).unwrap().places, 3);
         let places: Vec<(usize, u64)> = (0..40).map(|number| (number, 0)).collect();
         assert_eq!(many.open(&places).unwrap().places, 8);
+    }
+
+    #[test]
+    fn readers_that_hold_many_files_leave_fewer_to_open_at_a_time() {
+        let (_folder, all, some) = files(100);
+        let (one, other) = (some(0..60, 32), some(60..100, 32));
+        let places: Vec<(usize, u64)> = (0..40).map(|number| (number, 0)).collect();
+        for (held, wanted) in [(0, 8), (32, 8), (58, 6), (60, 4)] {
+            let held = open(&one, &(0..held).collect::<Vec<_>>());
+            assert_eq!(other.open(&places).unwrap().places, wanted);
+            drop(held);
+        }
+        let held = open(&one, &(0..60).collect::<Vec<_>>());
+        let more = open(&other, &(0..30).collect::<Vec<_>>());
+        assert_eq!(all.open.load(Ordering::Relaxed), 90);
+        assert_eq!(other.open(&places[30..]).unwrap().places, 1);
+        drop((held, more));
+        assert_eq!(all.open.load(Ordering::Relaxed), 32);
+        drop((one, other));
+        assert_eq!(all.open.load(Ordering::Relaxed), 0);
     }
 
     #[test]

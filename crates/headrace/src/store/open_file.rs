@@ -8,7 +8,7 @@ use std::io::IoSliceMut;
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use once_cell::race::OnceBox;
 use rustix::fs::{Advice, fadvise, fstatfs};
@@ -42,6 +42,8 @@ pub struct OpenFile {
     warmth: AtomicU64,
     /// Once it was wanted; `None` if there cannot be one. Nobody waits for a thread that makes it: a forked child would for ever.
     mapping: OnceBox<Option<Mapping>>,
+    /// Where it is counted as long as it is open.
+    count: Option<&'static AtomicUsize>,
 }
 
 impl OpenFile {
@@ -63,9 +65,17 @@ impl OpenFile {
             is_tried: AtomicBool::new(false),
             warmth: AtomicU64::new(0),
             mapping: OnceBox::new(),
+            count: None,
         };
         opened.check()?;
         Ok(opened)
+    }
+
+    /// The same, counted by `count` until it is closed.
+    pub(crate) fn counted(mut self, count: &'static AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        self.count = Some(count);
+        self
     }
 
     /// The file's name, for messages.
@@ -177,6 +187,14 @@ impl OpenFile {
     #[cfg(test)]
     pub(crate) fn forget(&self) {
         fadvise(&self.file, 0, None, Advice::DontNeed).ok();
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        if let Some(count) = self.count {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
