@@ -21,17 +21,20 @@ const DOUBLINGS: usize = 10;
 /// All lanes together are the batches of every rank, and count more than a rank's part of them.
 const WEIGHT_OF_ALL: i64 = 2;
 
-/// The place of a lane among N places, so that neighbouring lanes lie far apart: its digits in reverse, where the
+/// The place of each lane among N places, so that neighbouring lanes lie far apart: its digits in reverse, where the
 /// lowest ones are to the odd prime factors of N, the largest first, and the others to 2. Aligned blocks of as many
 /// lanes as the product of the first few digits' bases lie at equal distances.
-pub fn spread(lane: u64, lanes: u64) -> u64 {
-    let (mut rest, mut unit, mut place) = (lane, lanes, 0);
-    for base in bases(lanes) {
-        unit /= base;
-        place += rest % base * unit;
-        rest /= base;
-    }
-    place
+pub fn spread(lanes: u64) -> impl Iterator<Item = u64> {
+    let bases = bases(lanes);
+    (0..lanes).map(move |lane| {
+        let (mut rest, mut unit, mut place) = (lane, lanes, 0);
+        for base in &bases {
+            unit /= base;
+            place += rest % base * unit;
+            rest /= base;
+        }
+        place
+    })
 }
 
 /// How many lanes the aligned blocks have that lie at equal distances, from 1 to all.
@@ -152,7 +155,7 @@ mod tests {
     proptest! {
         #[test]
         fn lanes_are_spread_by_a_permutation(lanes in 1_u64..300) {
-            let mut places: Vec<u64> = (0..lanes).map(|lane| spread(lane, lanes)).collect();
+            let mut places: Vec<u64> = spread(lanes).collect();
             places.sort_unstable();
             prop_assert_eq!(places, (0..lanes).collect::<Vec<_>>());
         }

@@ -144,7 +144,7 @@ impl Mixture {
         }
         let mut words = Draws::new(seed, Purpose::Mixture, 0, 0, 0);
         let offset = (u64::from(words.word()) | u64::from(words.word()) << 32) % POINTS;
-        let places: Arc<[u64]> = (0..lanes).map(|lane| if together { 0 } else { spread(lane, lanes) }).collect();
+        let places: Arc<[u64]> = if together { vec![0; lanes as usize].into() } else { spread(lanes).collect() };
         let start = |&place: &u64| {
             let point = u128::from(place) * u128::from(POINTS) / u128::from(lanes);
             (point as u64 + offset) % POINTS
