@@ -227,8 +227,9 @@ impl Takers {
     /// the own ones.
     fn of(&self, round: u64) -> impl Iterator<Item = (u64, usize)> + '_ {
         let Part { mixture, source } = &self.part;
-        let number = |taker| self.lanes.partition_point(|&lane| lane < mixture.source_lane(*source, taker));
-        mixture.taking(*source, round, &self.ring).map(move |taker| (taker, number(taker)))
+        let number = |own| self.lanes.partition_point(|&lane| lane < own);
+        let takers = mixture.taking(*source, round, &self.ring);
+        takers.map(move |taker| (taker, number(mixture.source_lane(*source, taker))))
     }
 }
 
