@@ -51,27 +51,21 @@ enum RowTokens {
     I64(SlotMut<i64>),
 }
 
-/// A row to be written, and where it stands: in which of the batches, and there.
-struct RowTask {
-    row: u64,
-    place: (usize, usize),
-    out: RowOut,
-}
-
-/// All rows of one lane in some batches, in order.
-struct LaneTask {
-    lane: u64,
-    cursor: Option<Cursor>,
-    rows: Vec<RowTask>,
-}
-
-/// A finished row.
+/// A row that is to be written, and then is.
 #[derive(Debug)]
-pub(super) struct RowDone {
-    /// In which of the batches, and where there.
-    place: (usize, usize),
+pub(super) struct Row {
+    row: u64,
+    /// Where it stands among the rows of all batches that are written at once.
+    place: usize,
     out: RowOut,
     spans: Vec<Span>,
+}
+
+/// A lane, where it stands, and all of its rows in some batches, in order.
+struct LaneRows {
+    lane: u64,
+    cursor: Option<Cursor>,
+    rows: Vec<Row>,
 }
 
 /// The lanes' places, and what is needed to write batches.
@@ -104,7 +98,7 @@ impl Assembler {
         let padded = self.run.rows().remainder == Remainder::Pad;
         let rooms = jobs.iter().map(|job| room(&job.pack(&self.run), padded, &self.shelf, job.rows.len()));
         let rooms = rooms.collect::<Result<_>>()?;
-        let mut done = self.rows(pool, windows, &jobs, rooms)?.into_iter();
+        let mut done = self.rows(pool, windows, &jobs, rooms)?;
         jobs.into_iter().map(|job| finish(&job.pack(&self.run), job, &mut done)).collect()
     }
 
@@ -115,35 +109,36 @@ impl Assembler {
         windows: &Windows,
         jobs: &[Job],
         rooms: Vec<Vec<RowOut>>,
-    ) -> Result<Vec<RowDone>> {
+    ) -> Result<impl Iterator<Item = Row> + use<>> {
         let count: usize = jobs.iter().map(|job| job.rows.len()).sum();
-        let mut lanes: Vec<LaneTask> = Vec::with_capacity(count.min(self.run.rows().lanes as usize));
+        let mut lanes: Vec<LaneRows> = Vec::with_capacity(count.min(self.run.rows().lanes as usize));
         let mut numbers = HashMap::with_capacity(lanes.capacity());
-        for (number, (job, room)) in jobs.iter().zip(rooms).enumerate() {
-            for (place, (&row, out)) in job.rows.iter().zip(room).enumerate() {
-                let lane = row % self.run.rows().lanes;
-                let at = *numbers.entry(lane).or_insert_with(|| {
-                    lanes.push(LaneTask { lane, cursor: self.cursors.remove(&lane), rows: Vec::new() });
-                    lanes.len() - 1
-                });
-                lanes[at].rows.push(RowTask { row, place: (number, place), out });
-            }
+        let rows = jobs.iter().flat_map(|job| &job.rows).zip(rooms.into_iter().flatten());
+        for (place, (&row, out)) in rows.enumerate() {
+            let lane = row % self.run.rows().lanes;
+            let at = *numbers.entry(lane).or_insert_with(|| {
+                lanes.push(LaneRows { lane, cursor: self.cursors.remove(&lane), rows: Vec::new() });
+                lanes.len() - 1
+            });
+            lanes[at].rows.push(Row { row, place, out, spans: Vec::new() });
         }
-        let mut done = Vec::with_capacity(count);
-        for (lane, cursor, rows) in self.write(pool, windows, lanes)? {
+        let mut done: Vec<Option<Row>> = (0..count).map(|_| None).collect();
+        for LaneRows { lane, cursor, rows } in self.write(pool, windows, lanes)? {
             if let Some(cursor) = cursor {
                 self.cursors.insert(lane, cursor);
             }
-            done.extend(rows);
+            for row in rows {
+                let place = row.place;
+                done[place] = Some(row);
+            }
         }
-        done.sort_unstable_by_key(|row: &RowDone| row.place);
-        Ok(done)
+        Ok(done.into_iter().flatten())
     }
 
     /// Writes all lanes' rows, in parallel where that pays.
-    fn write(&self, pool: &Pool, windows: &Windows, lanes: Vec<LaneTask>) -> Result<Vec<LaneDone>> {
+    fn write(&self, pool: &Pool, windows: &Windows, lanes: Vec<LaneRows>) -> Result<Vec<LaneRows>> {
         let rows = lanes.iter().flat_map(|lane| &lane.rows);
-        let parts = rows.map(|task| self.run.rows().row_tokens(task.row) as usize).sum::<usize>() / PART_TOKENS;
+        let parts = rows.map(|row| self.run.rows().row_tokens(row.row) as usize).sum::<usize>() / PART_TOKENS;
         if parts < 2 {
             return lanes.into_iter().map(|lane| write_lane(&self.run, windows, lane)).collect();
         }
@@ -152,7 +147,7 @@ impl Assembler {
         let mut lanes = lanes.into_iter().peekable();
         let mut tasks = Vec::new();
         while lanes.peek().is_some() {
-            let part: Vec<LaneTask> = lanes.by_ref().take(share).collect();
+            let part: Vec<LaneRows> = lanes.by_ref().take(share).collect();
             let (run, windows) = (Arc::clone(&self.run), windows.clone());
             tasks.push(move || {
                 part.into_iter().map(|lane| write_lane(&run, &windows, lane)).collect::<Result<Vec<_>>>()
@@ -200,10 +195,10 @@ pub(super) fn room(pack: &PackSpec, padded: bool, shelf: &Arc<Shelf>, rows: usiz
 }
 
 /// A batch of the next finished rows, in their order.
-pub(super) fn finish(pack: &PackSpec, job: Job, done: &mut impl Iterator<Item = RowDone>) -> Result<Batch> {
+pub(super) fn finish(pack: &PackSpec, job: Job, done: &mut impl Iterator<Item = Row>) -> Result<Batch> {
     let Job { step, epoch, rows, .. } = job;
     let places = pack.row_tokens() as usize;
-    let done: Vec<RowDone> = done.take(rows.len()).collect();
+    let done: Vec<Row> = done.take(rows.len()).collect();
     let mut spans = Vec::with_capacity(done.iter().map(|row| row.spans.len()).sum());
     let mut span_ends = Vec::with_capacity(rows.len());
     let (mut narrow, mut wide) = (Vec::new(), Vec::new());
@@ -258,36 +253,30 @@ pub fn lane_tokens(run: &Run, rows: &[u64]) -> impl Iterator<Item = (u64, Range<
     })
 }
 
-/// A lane, where it stands, and its rows.
-type LaneDone = (u64, Option<Cursor>, Vec<RowDone>);
-
-fn write_lane(run: &Run, windows: &Windows, lane: LaneTask) -> Result<LaneDone> {
-    let LaneTask { lane, mut cursor, rows } = lane;
-    let mut done = Vec::with_capacity(rows.len());
-    for RowTask { row, place, mut out } in rows {
-        let (start, pack) = (run.rows().first_token(row), run.pack(row));
-        let mut spans = Vec::new();
-        let there = run.rows().tokens_of(row);
+fn write_lane(run: &Run, windows: &Windows, mut own: LaneRows) -> Result<LaneRows> {
+    let LaneRows { lane, cursor, rows } = &mut own;
+    for Row { row, out, spans, .. } in rows {
+        let (start, pack) = (run.rows().first_token(*row), run.pack(*row));
+        let there = run.rows().tokens_of(*row);
         if there > 0 {
-            match &mut cursor {
+            match &mut *cursor {
                 Some(cursor) if cursor.token() <= start => cursor.advance(run, windows, start)?,
-                other => *other = Some(Cursor::seek(run, windows, lane, start)?),
+                other => *other = Some(Cursor::seek(run, windows, *lane, start)?),
             }
         }
         match &mut out.tokens {
-            RowTokens::I32(tokens) => write_row(run, windows, &pack, cursor.as_mut(), (tokens, there), &mut spans)?,
-            RowTokens::I64(tokens) => write_row(run, windows, &pack, cursor.as_mut(), (tokens, there), &mut spans)?,
+            RowTokens::I32(tokens) => write_row(run, windows, &pack, cursor.as_mut(), (tokens, there), spans)?,
+            RowTokens::I64(tokens) => write_row(run, windows, &pack, cursor.as_mut(), (tokens, there), spans)?,
         }
         if let Some((document_ids, position_ids)) = &mut out.boundaries {
-            write_boundaries(&spans, Boundaries { document_ids, position_ids });
+            write_boundaries(spans, Boundaries { document_ids, position_ids });
         }
         if let Some(mask) = &mut out.mask {
             mask[..there as usize].fill(1);
             mask[there as usize..].fill(0);
         }
-        done.push(RowDone { place, out, spans });
     }
-    Ok((lane, cursor, done))
+    Ok(own)
 }
 
 /// Writes `there` tokens and padding, and leaves the cursor where the lane's next row begins.

@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::assemble::{Job, RowDone, RowOut, finish, room};
+use super::assemble::{Job, Row, RowOut, finish, room};
 use super::batch::{Array, ArrayKind, Batch, Numbers};
 use super::conductor::Options;
 use super::memory::{Budget, Layout, Shelf, SlotMut};
@@ -50,7 +50,7 @@ struct State {
 struct Making {
     /// Room for rows that nobody has begun.
     room: Vec<Option<RowOut>>,
-    written: Vec<Option<RowDone>>,
+    written: Vec<Option<Row>>,
     /// The source of each row.
     sources: SlotMut<i32>,
     missing: usize,
@@ -119,7 +119,7 @@ impl Board {
     }
 
     /// Takes rows of a step that were written, with their places. Nobody hears of it before [`Board::tell`].
-    pub(super) fn put(&self, step: u64, source: usize, rows: impl Iterator<Item = (usize, RowDone)>) -> Result<()> {
+    pub(super) fn put(&self, step: u64, source: usize, rows: impl Iterator<Item = (usize, Row)>) -> Result<()> {
         let mut state = self.lock();
         let Some(making) = state.making.get_mut(&step) else { return Ok(()) };
         for (place, row) in rows {

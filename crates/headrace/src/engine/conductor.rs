@@ -231,7 +231,7 @@ impl Conductor {
         }
         let work = self.work(job, end, &|step| board.is_open(step), assembler)?;
         let rooms = work.jobs.iter().map(|job| board.room(job.step, &job.places)).collect::<Result<_>>()?;
-        let mut rows = assembler.rows(&self.pool, &work.windows, &work.jobs, rooms)?.into_iter();
+        let mut rows = assembler.rows(&self.pool, &work.windows, &work.jobs, rooms)?;
         for job in &work.jobs {
             board.put(job.step, source, job.places.iter().copied().zip(rows.by_ref()))?;
         }
