@@ -193,6 +193,8 @@ impl LaidSlice {
         let (mut at, end) = (at, at + count);
         let pieces = self.pieces.as_ref().filter(|_| count > 0);
         let Some(pieces) = pieces else { return Ok(()) };
+        let before_last = pieces.ends.iter().skip(*piece).take_while(|&&piece| u64::from(piece) < end).count();
+        spans.reserve_exact(before_last + 1);
         while at < end {
             let range = pieces.range(*piece).filter(|range| range.contains(&at)).ok_or_else(not_in_memory)?;
             let positions = range.end.min(end) - at;
