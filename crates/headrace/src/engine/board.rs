@@ -76,6 +76,11 @@ impl Board {
         }
     }
 
+    /// Batches that a source makes its rows of at once, at most: it is woken when so many more may be begun.
+    pub(super) fn group(&self) -> usize {
+        if self.ahead < 4 { 1 } else { self.ahead as usize / 2 }
+    }
+
     /// Waits until a step may be begun; `false` if it is not to be.
     pub(super) fn wait(&self, step: u64, cancel: &Cancel) -> bool {
         let mut state = self.lock();
@@ -181,8 +186,7 @@ impl Board {
         state = waited.unwrap_or_else(PoisonError::into_inner).0;
         if let Some(batch) = state.whole.remove(&step) {
             state.next = next;
-            // Whoever waits is woken for several steps at once.
-            if self.ahead < 4 || next.is_multiple_of(self.ahead / 2) {
+            if next.is_multiple_of(self.group() as u64) {
                 self.taken.notify_all();
             }
             return Ok(Some(batch));

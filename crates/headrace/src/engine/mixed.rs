@@ -79,7 +79,7 @@ impl MixedEngine {
                 loans: Arc::clone(&loans),
                 drafts: Arc::clone(&drafts),
                 block: shares.block,
-                group: shares.group,
+                group: engine.board.group(),
                 ahead_bytes: (AHEAD_BYTES as f64 * share / sum) as u64,
                 counters,
                 cancel: cancel.clone(),

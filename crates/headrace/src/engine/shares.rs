@@ -17,12 +17,12 @@ const SMALLEST_BLOCK: u64 = 256 << 10;
 const BUFFERS_PART: u64 = 8;
 const REMOTE_BUFFERS_PART: u64 = 2;
 /// Where batches are small, up to this many are ready ahead of use and half as many are assembled at once: waking
-/// threads costs more than they do. Each source of a mixture makes a part of a batch only, so there are as many more, up
-/// to so many times. Evidence: with twice as many a mixture of eight takes a twentieth more CPU time.
+/// threads costs more than they do. All of those hold at most one part in so many of what the budget has to spare.
 const SMALL_BATCHES: u64 = 8;
-const MOST_PARTS: u64 = 4;
-/// All of those hold at most this part of what the budget has to spare.
 const BATCHES_PART: u64 = 32;
+/// Each source of a mixture makes a part of a batch only, so there are as many more batches and parts, up to so many times.
+/// Evidence: with twice as many a mixture of eight takes a twentieth more CPU time.
+const MOST_PARTS: u64 = 4;
 
 /// How the memory budget is shared out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,8 +73,10 @@ impl Shares {
         // One more than are ready is being assembled.
         let (mut ready, mut group) = (options.prefetch, 1);
         let least = fixed(batch.saturating_mul(ready as u64 + 1), SMALLEST_BLOCK);
-        let small_batches = SMALL_BATCHES * (runs.len() as u64).min(MOST_PARTS);
-        let many = (options.memory.saturating_sub(least) / BATCHES_PART / batch * 2 / 3).min(small_batches) as usize;
+        let parts = (runs.len() as u64).min(MOST_PARTS);
+        let small_batches = SMALL_BATCHES * parts;
+        let spare = options.memory.saturating_sub(least) / BATCHES_PART * parts;
+        let many = (spare / batch * 2 / 3).min(small_batches) as usize;
         if many > ready {
             (ready, group) = (many, many / 2);
         }
