@@ -1,5 +1,6 @@
 //! Rows of one width, gathered from files.
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,8 +9,8 @@ use headrace::engine::{
     self, Fed, FeedMeans, Field, Fields, Piece, RowBatch, RowShape, RowsKept, Stored, StoredFile, StoredObject,
     Stretch, Values, Whole,
 };
-use headrace::store::{Object, Version};
-use pyo3::exceptions::{PyIndexError, PyTimeoutError, PyValueError};
+use headrace::store::{Object, Version, open_file};
+use pyo3::exceptions::{PyIndexError, PyOSError, PyOverflowError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -44,12 +45,36 @@ impl OpenFile {
     fn read<'py>(&self, py: Python<'py>, start: u64, stop: u64) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = stop.checked_sub(start).and_then(|bytes| usize::try_from(bytes).ok());
         let bytes = bytes.ok_or_else(|| PyIndexError::new_err(format!("there are no bytes {start} to {stop}")))?;
+        let file = py.detach(|| self.0.one(0)).map_err(to_python)?;
+        let found = if bytes < LARGE { None } else { read_large(py, &file, start, bytes)? };
+        if let Some(found) = found {
+            py.detach(|| file.check()).map_err(to_python)?;
+            return Ok(found);
+        }
         let read = |out: &mut [u8]| {
-            let file = self.0.one(0)?;
             file.read_at(start, out)?;
             file.check()
         };
         PyBytes::new_with(py, bytes, |out| py.detach(|| read(out)).map_err(to_python))
+    }
+}
+
+/// From so many bytes on it takes longer to fill them with zeros first than to go through `os.pread`.
+const LARGE: usize = 32 << 10;
+
+/// Bytes of a file as `os.pread` gives them, which reads into memory that nothing was written to; `None` if it does not give
+/// them all, and why is for another read to say.
+fn read_large<'py>(
+    py: Python<'py>,
+    file: &open_file::OpenFile,
+    start: u64,
+    bytes: usize,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let found = py.import("os")?.call_method1("pread", (file.as_fd().as_raw_fd(), bytes, start));
+    match found.and_then(|found| Ok(found.cast_into::<PyBytes>()?)) {
+        Ok(found) => Ok(Some(found).filter(|found| found.as_bytes().len() == bytes)),
+        Err(error) if error.is_instance_of::<PyOSError>(py) || error.is_instance_of::<PyOverflowError>(py) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

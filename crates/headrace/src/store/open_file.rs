@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::IoSliceMut;
 use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -44,6 +45,12 @@ pub struct OpenFile {
     mapping: OnceBox<Option<Mapping>>,
     /// Where it is counted as long as it is open.
     count: Option<&'static AtomicUsize>,
+}
+
+impl AsFd for OpenFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
 }
 
 impl OpenFile {
