@@ -1,5 +1,6 @@
 """What functions do that they should not, and what is done to a run: one clear error, and what was finished is kept."""
 
+import errno
 import functools
 import json
 import multiprocessing
@@ -20,7 +21,7 @@ import pytest
 
 import headrace
 import prepare_functions as functions
-from headrace.prepare.writing.litdata import LitDataEncoder
+from headrace.prepare.writing.litdata import LitDataEncoder, LitDataLayout
 from prepare_functions import expected
 
 QUIET: dict[str, Any] = {"progress": False, "verbose": False}
@@ -100,6 +101,11 @@ class Doomed:
         if number == 23:
             # While the samples are on their way.
             threading.Timer(0.01, self._once, ("sent",)).start()
+        if number == 60:
+            # A run of so few inputs may be at its end before that.
+            end = time.monotonic() + 5
+            while not (self.marks / "sent").exists() and time.monotonic() < end:
+                time.sleep(0.001)
 
 
 class Own:
@@ -288,6 +294,18 @@ if __name__ == "__main__":
     except headrace.StoreError as error:
         print(json.dumps(str(error)))
 """
+
+
+def test_of_a_chunk_that_cannot_be_removed_the_first_error_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(layout: Any, path: Path, *_: Any) -> None:
+        path.mkdir()
+        raise PermissionError(errno.EACCES, "written no more")
+
+    monkeypatch.setattr(LitDataLayout, "write", write)
+    with pytest.raises(headrace.StoreError, match=r"chunk-0-0\.bin: written no more"):
+        ordered(functions.several, 90, tmp_path / "data", num_workers=0)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -361,3 +361,9 @@ def test_a_store_in_a_bucket(
     assert bucket() == there(tmp_path / "data")
     opened = headrace.open(place.url("data"), storage_options=place.options(), verify=True)
     assert len(opened) == len(headrace.open(tmp_path / "data"))
+
+
+def test_of_an_index_that_cannot_be_removed_the_first_error_is_told(tmp_path: Path) -> None:
+    (tmp_path / ".index.json.tmp").mkdir()
+    with pytest.raises(headrace.StoreError, match=r"/index\.json: Is a directory"):
+        record_shards.write_index(tmp_path / "index.json", {})

@@ -269,7 +269,8 @@ def write_index(path: Path, index: Mapping[str, Any]) -> None:
         aside.replace(path)
         sync(path.parent)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink()
         raise _failed(path, error) from None
 
 

@@ -1,5 +1,6 @@
 """How chunks come to stay: a thread writes them, notes what they took of the spool, and syncs them now and then."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
@@ -126,7 +127,9 @@ class Settler:
                 entry = self._layout.write(aside, chunk.name, chunk.pieces, chunk.schema)
                 aside.rename(path)
             except OSError as error:
-                aside.unlink(missing_ok=True)
+                # Where nothing can be written nothing can be removed either, maybe; what was wrong first is told.
+                with contextlib.suppress(OSError):
+                    aside.unlink()
                 raise store_error(path, error) from None
             self.entries.append(entry)
             self._unsynced.append(entry)
