@@ -303,19 +303,18 @@ def _check_json(value: Any) -> None:
         for key, part in cast("dict[Any, Any]", value).items():
             if type(key) is not str:
                 raise TypeError(f"expected keys of text, as JSON has them, found {key!r}")
-            _check_json_at(key, part)
+            try:
+                _check_json(part)
+            except TypeError as error:
+                raise at_key(key, error) from None
     elif type(value) is list:
         for number, part in enumerate(cast("list[Any]", value)):
-            _check_json_at(str(number), part)
+            try:
+                _check_json(part)
+            except TypeError as error:
+                raise at_key(str(number), error) from None
     elif type(value) not in (str, int, float, bool, type(None)):
         raise TypeError(f"expected a value that JSON can hold, found {kind_of(value)}{_POSSIBLE}")
-
-
-def _check_json_at(name: str, part: Any) -> None:
-    try:
-        _check_json(part)
-    except TypeError as error:
-        raise at_key(name, error) from None
 
 
 def _image(value: Any, kind: str) -> bytes:
