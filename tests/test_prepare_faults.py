@@ -200,6 +200,28 @@ def test_a_value_that_cannot_be_stored_is_told_by_the_users_line(
     assert len([frame for frame in traceback.extract_tb(caught.tb) if frame.filename != __file__]) == 2
 
 
+class UnsureSerializer(OwnSerializer):
+    def can_serialize(self, value: Any) -> bool:
+        return isinstance(value, set)
+
+    def serialize(self, value: Any) -> bytes:
+        raise ValueError("no bytes")
+
+
+def collected(number: int) -> dict[str, Any]:
+    return {"meta": {"tags": {number}}}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_a_serializer_raises_is_shown_from_its_line_on(tmp_path: Path, workers: int) -> None:
+    serializers = {"own": UnsureSerializer()}
+    with pytest.raises(ValueError, match=r"^key 'meta\.tags': no bytes") as caught:
+        ordered(collected, 20, tmp_path / "data", num_workers=workers, serializers=serializers)
+    frames = [frame.name for frame in traceback.extract_tb(caught.tb) if frame.name not in ("optimize", "make")]
+    assert frames[2:] == ([] if workers else ["serialize"])
+    assert "".join(caught.value.__notes__).count("in serialize") == workers
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_a_function_raises_is_shown_from_its_line_on(tmp_path: Path, workers: int) -> None:
     with pytest.raises(ZeroDivisionError) as caught:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from headrace._frames import given_by, plain
+from headrace._frames import given_by, plain, within
 
 from .durable import is_of_disk
 from .placing import Place, check_files
@@ -325,7 +325,9 @@ def _made(result: Any) -> Iterable[Any]:
 
 def _tell_sample(error: Exception, fn: Callable[..., Any], result: Any, number: int) -> None:
     """Notes which of an input's samples cannot be stored, and the user's line that it came from."""
-    plain(error)
+    if within(error) is None:
+        # Else it is of the user's own code, such as a serializer: where in there is to be seen.
+        plain(error)
     which = f"in sample {number} of it" if isinstance(result, GeneratorType) else "in the sample of it"
     line = given_by(fn, result)
     error.add_note(f"{which}, given by\n{line}" if line else which)
