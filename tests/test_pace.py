@@ -106,6 +106,43 @@ def test_tasks_that_need_each_other_are_given_both_threads() -> None:
     pool.close()
 
 
+class _OneTurn:
+    """Threads take tasks in turns, each until it says that it does not need its turn any more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+
+    def take_turn(self) -> None:
+        if self._holder != threading.get_ident():
+            assert self._lock.acquire(timeout=60)
+            self._holder = threading.get_ident()
+
+    def pass_turn(self) -> None:
+        if self._holder == threading.get_ident():
+            self._holder = None
+            self._lock.release()
+
+
+def test_a_thread_that_is_not_to_work_keeps_no_turn() -> None:
+    turns = _OneTurn()
+
+    def call(task: int) -> int:
+        if threading.current_thread().name == "turns-1":
+            # Its task comes to nothing as one thread begins to be tried.
+            pool._team.limit = 1
+        else:
+            turns.pass_turn()
+            time.sleep(0.01)
+        return task
+
+    pool = Pool(call, 2, turns=turns, name="turns")
+    pool.pace = None  # It would let both work after a second.
+    results = pool.run(iter(range(8)))
+    assert [results.next(20) for _ in range(8)] == list(range(8))
+    pool.close()
+
+
 def test_a_timeout_is_kept_while_one_thread_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.05)
     go = threading.Event()

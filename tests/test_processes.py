@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.loading.choose import choose
+from headrace.loading.lanes.workers import LaneWorkers
+from headrace.loading.sample_feed import Resources
 from headrace.loading.wire import FAILED, MADE, Arena, decode, encode
 from loading_data import Asked, Faulty, Lists, Numbers, Rows, SlowToSend, note_end, note_process, process_of
 
@@ -158,6 +160,26 @@ def test_no_batch_waits_for_a_later_one_in_its_process() -> None:
     keys = [SlowToSend(key) if key % 3 == 0 else key for key in range(9)]
     loader = hr.DataLoader(Asked(9), 1, sampler=keys, num_workers=1, worker_type="process")
     assert [batch.tolist() for batch in loader] == [[key] for key in range(9)]
+
+
+def test_no_task_of_lanes_waits_for_a_later_one_in_its_process() -> None:
+    resources = Resources(
+        workers=1,
+        prefetch=1,
+        memory=1 << 20,
+        timeout=None,
+        collate=None,
+        init=None,
+        on_error="raise",
+        pin_memory=False,
+        parallel=1,
+        worker_type="process",
+    )
+    makers: Any = [Asked(9)]
+    workers = LaneWorkers(makers, resources, 0)
+    tasks = [SlowToSend(task) if task % 3 == 0 else task for task in range(9)]
+    assert list(workers.run(0, iter(tasks), ahead=0)) == list(range(9))
+    workers.close()
 
 
 def test_dropping_a_loader_ends_a_process_in_the_middle() -> None:

@@ -376,7 +376,7 @@ class MapDriver(Driver):
                 Caller(processes, pinned),
                 processes.threads,
                 init=processes.begin,
-                turn=processes.turn,
+                turns=processes,
                 end=processes.end,
                 interrupt=processes.close,
             )

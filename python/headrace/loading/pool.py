@@ -30,6 +30,7 @@ from .team import (
     Run,
     Slot,
     Team,
+    Turns,
     add_note,
     as_raised,
     stack_bytes,
@@ -64,7 +65,7 @@ class Pool(Generic[Task, Result]):
         call: what is called with each task.
         workers: threads; with 0 tasks are called by the thread that asks for their results.
         init: called once in each thread with its number, before its first task.
-        turn: called in each thread before it takes tasks, and may wait until it is this thread's turn to take them.
+        turns: which thread takes tasks next; None for any.
         end: called in each thread that began, with its number, when it ends.
         interrupt: called when the pool is closed, to cut tasks short; it must not wait for anything.
         name: the threads are called ``name-0`` and so on.
@@ -76,13 +77,13 @@ class Pool(Generic[Task, Result]):
         workers: int,
         *,
         init: Callable[[int], object] | None = None,
-        turn: Callable[[], object] | None = None,
+        turns: Turns | None = None,
         end: Callable[[int], object] | None = None,
         interrupt: Callable[[], object] | None = None,
         name: str = "headrace-worker",
     ) -> None:
         self.workers = workers
-        self._turn = turn
+        self._turns = turns
         self._end = end
         self._interrupt = interrupt
         self._call = call
@@ -165,7 +166,7 @@ class Pool(Generic[Task, Result]):
                 number = len(self._threads)
                 thread = threading.Thread(
                     target=work,
-                    args=(self._team, self._init, self._turn, self._end, number),
+                    args=(self._team, self._init, self._turns, self._end, number),
                     name=f"{self._name}-{number}",
                     daemon=True,
                 )

@@ -106,7 +106,7 @@ class Processes:
     def __call__(self, keys: Any) -> Any:
         """The batch of a list of keys."""
         channel, arena = self._here.place
-        return channel.call(arena, keys, self._pass_on)
+        return channel.call(arena, keys, self.pass_turn)
 
     def begin(self, number: int) -> None:
         """Called in each thread of the pool, first; or whenever the process should be there."""
@@ -120,20 +120,21 @@ class Processes:
         self._here.place = (channel, number % _THREADS_EACH)
         channel.start()
 
-    def turn(self) -> None:
+    def take_turn(self) -> None:
         """Called in each thread of the pool before it takes keys: what its process's other one took is sent first."""
         if not self._here.has_turn:
             self._here.place[0].turn.acquire()
             self._here.has_turn = True
 
-    def _pass_on(self) -> None:
+    def pass_turn(self) -> None:
+        """Lets its process's other thread take keys."""
         if self._here.has_turn:
             self._here.has_turn = False
             self._here.place[0].turn.release()
 
     def end(self, number: int) -> None:
         """Called in each thread of the pool, last."""
-        self._pass_on()
+        self.pass_turn()
         self._channels[number // _THREADS_EACH].reap()
 
     def close(self) -> None:

@@ -96,7 +96,7 @@ class Workers:
                 make,
                 processes.threads,
                 init=processes.begin,
-                turn=processes.turn,
+                turns=processes,
                 end=processes.end,
                 interrupt=processes.close,
             )

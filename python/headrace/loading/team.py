@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 __all__ = [
     "CHUNK_SECONDS",
@@ -24,6 +24,7 @@ __all__ = [
     "Run",
     "Slot",
     "Team",
+    "Turns",
     "add_note",
     "as_raised",
     "stack_bytes",
@@ -51,6 +52,16 @@ class Slot(list[Any]):
     __slots__ = ()
 
 
+class Turns(Protocol):
+    """Who of some threads may take tasks next; called by these."""
+
+    def take_turn(self) -> None:
+        """Waits until it is this thread's turn, unless it is. A task that needs it no more passes it on."""
+
+    def pass_turn(self) -> None:
+        """Gives up this thread's turn, if it has it."""
+
+
 class Team:
     """What the threads of a pool share; they do not refer to the pool, so that it can be dropped."""
 
@@ -72,12 +83,15 @@ class Team:
         for _ in range(workers):
             self.parked.put(None)
 
-    def next(self, number: int, turn: Callable[[], object] | None) -> "tuple[Run, list[Slot]] | None":
+    def next(self, number: int, turns: Turns | None) -> "tuple[Run, list[Slot]] | None":
         """What a thread is to do next, when it is one of those that work and has its turn; None for nothing more."""
         while number >= self.limit and not self.stopped:
+            if turns is not None:
+                # Of tasks that came to nothing.
+                turns.pass_turn()
             self.parked.get()
-        if turn is not None:
-            turn()
+        if turns is not None:
+            turns.take_turn()
         return self.queue.get()
 
 
@@ -117,14 +131,14 @@ def add_note(error: BaseException, note: str) -> None:
 def work(
     team: Team,
     init: Callable[[int], object] | None,
-    turn: Callable[[], object] | None,
+    turns: Turns | None,
     end: Callable[[int], object] | None,
     number: int,
 ) -> None:
     """The life of a thread."""
     clock = time.perf_counter
     failure = _begin(init, number)
-    while (given := team.next(number, turn)) is not None:
+    while (given := team.next(number, turns)) is not None:
         run, slots = given
         begin = before = clock()
         for slot in slots:

@@ -43,7 +43,12 @@ class LaneWorkers:
             processes = Processes(_Dispatch(self.makers), count, init=resources.init, seed=seed)
             self._calls = [_Remote(processes, number) for number in range(len(makers))]
             self._pool: Pool[Any, Any] = Pool(
-                processes, processes.threads, init=processes.begin, end=processes.end, interrupt=processes.close
+                processes,
+                processes.threads,
+                init=processes.begin,
+                turns=processes,
+                end=processes.end,
+                interrupt=processes.close,
             )
         else:
             self._pool = Pool(_nothing, count, init=resources.init)
