@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.loading import processes as module
 from headrace.loading.choose import choose
 from headrace.loading.lanes.workers import LaneWorkers
 from headrace.loading.sample_feed import Resources
@@ -196,8 +197,13 @@ def test_dropping_a_loader_ends_a_process_in_the_middle() -> None:
 def test_a_forked_child_starts_its_own() -> None:
     iterator = iter(hr.DataLoader(Numbers(20), 2, num_workers=1, worker_type="process"))
     assert next(iterator).tolist() == [0, 1]
+    lock = module._renewing
+    # As if another thread began at this moment: the child has none that lets go of it.
+    lock.acquire()
     child = os.fork()
-    if child == 0:
+    if child:
+        lock.release()
+    else:
         status = 1
         try:
             rest = [batch.tolist() for batch in iterator]

@@ -34,6 +34,9 @@ _THREADS_EACH = 2
 _END_SECONDS = 5.0
 """How long an end that was signalled is waited for."""
 
+_renewing = threading.Lock()
+"""Of threads of a forked child, the first of which gives it processes of its own."""
+
 
 class ProcessDied(RuntimeError):
     """A worker process ended in the middle of its work; another one takes its place."""
@@ -101,7 +104,6 @@ class Processes:
         self._channels = self._make()
         self._here = _Here()
         self._process = os.getpid()
-        self._renewing = threading.Lock()
 
     def __call__(self, keys: Any) -> Any:
         """The batch of a list of keys."""
@@ -110,7 +112,7 @@ class Processes:
 
     def begin(self, number: int) -> None:
         """Called in each thread of the pool, first; or whenever the process should be there."""
-        with self._renewing:
+        with _renewing:
             if self._process != os.getpid():
                 # A forked child: the processes are its parent's.
                 for channel in self._channels:
@@ -331,3 +333,12 @@ class _Channel:
         where = f"in worker process {self._number} (pid {link.process.pid})"
         error, text = value if kind == FAILED else (None, value)
         raise as_raised_in(where, error, text)
+
+
+def _begin_anew() -> None:
+    """In a forked child, where nobody lets go of a lock that another thread of its parent held."""
+    global _renewing
+    _renewing = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
