@@ -231,15 +231,39 @@ def test_what_a_function_raises_is_shown_from_its_line_on(tmp_path: Path, worker
     assert "".join(caught.value.__notes__).count("in refuses") == workers
 
 
-def test_a_fault_of_headrace_itself_keeps_its_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_deeper", [False, True], ids=["its own", "in Python's library"])
+def test_a_fault_of_headrace_itself_keeps_its_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deeper: bool
+) -> None:
     def broken(*_: Any) -> None:
+        if is_deeper:
+            shutil.copyfile(tmp_path / "nothing", tmp_path / "other")
         raise AssertionError
 
     monkeypatch.setattr(broken, "__code__", broken.__code__.replace(co_filename=headrace.optimize.__code__.co_filename))
     monkeypatch.setattr(LitDataEncoder, "add", broken)
-    with pytest.raises(AssertionError) as caught:
+    with pytest.raises(FileNotFoundError if is_deeper else AssertionError) as caught:
         ordered(returned, 1, tmp_path / "data", num_workers=0)
-    assert [frame.name for frame in traceback.extract_tb(caught.tb)][-3:] == ["_blocks", "add", "broken"]
+    frames = [frame.name for frame in traceback.extract_tb(caught.tb)]
+    assert frames[frames.index("_blocks") :] == ["_blocks", "add", "broken", *(["copyfile"] * is_deeper)]
+
+
+class Endless:
+    """Has whatever it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "__wrapped__":
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, number: int) -> dict[str, Any]:
+        return returned(number)
+
+
+def test_the_line_of_a_function_without_an_end_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"^key 'meta\.tags\.1': expected .*, found set") as caught:
+        ordered(Endless(), 20, tmp_path / "data", num_workers=0)
+    assert "in __call__" in caught.value.__notes__[1]
 
 
 # Threads and processes of the function's own

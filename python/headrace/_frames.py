@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import os
 import traceback
 import warnings
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any, Final, cast
 __all__ = ["given_by", "is_plain", "plain", "shortened", "told", "told_in_worker", "warn", "within"]
 
 _OURS = str(Path(__file__).parent) + "/"
+
+_PYTHON = str(Path(os.__file__).parent) + "/"
+"""Where its standard library lies, and packages in folders of their own below that."""
 
 _PLAIN: Final = "_headrace_plain"
 """An attribute of exceptions, which is pickled with them."""
@@ -22,9 +26,9 @@ def told(error: BaseException, begin: TracebackType | None) -> str:
 
 
 def within(error: BaseException) -> TracebackType | None:
-    """An exception's traceback from the first frame on that is not headrace's; None if all are."""
+    """An exception's traceback from the first frame on that is neither headrace's nor Python's; None if all are."""
     found = error.__traceback__
-    while found is not None and _is_ours(found.tb_frame.f_code):
+    while found is not None and (_is_ours(found.tb_frame.f_code) or _is_pythons(found.tb_frame.f_code)):
         found = found.tb_next
     return found
 
@@ -87,11 +91,20 @@ def _is_ours(code: CodeType) -> bool:
     return code.co_filename.startswith(_OURS)
 
 
+def _is_pythons(code: CodeType) -> bool:
+    name = code.co_filename
+    return name.startswith("<frozen ") or (name.startswith(_PYTHON) and "-packages/" not in name[len(_PYTHON) :])
+
+
 def _code_of(fn: Any) -> CodeType | None:
     """The code of a function, whatever it is wrapped in, or of an object that can be called."""
-    found = inspect.unwrap(fn)
-    while isinstance(found, functools.partial):
-        found = inspect.unwrap(cast("functools.partial[Any]", found).func)
+    try:
+        found = inspect.unwrap(fn)
+        while isinstance(found, functools.partial):
+            found = inspect.unwrap(cast("functools.partial[Any]", found).func)
+    except ValueError:
+        # It is wrapped without an end: an object that has whatever it is asked for.
+        found = fn
     found = getattr(found, "__func__", found)
     code = getattr(found, "__code__", None) or getattr(type(found).__call__, "__code__", None)
     return code if isinstance(code, CodeType) else None
