@@ -145,6 +145,11 @@ def test_what_cannot_be_stored_unchanged_is_refused_and_nothing_of_it_written(tm
             writer.write([], {"id": 1})
         with pytest.raises(ValueError, match="meta, name: expected values that fit into"):
             writer.write([], {"id": 1, "name": b"abcd"})
+        record = np.ones(1, [("id", "<i4"), ("name", "S3")])[0]
+        for wrong_meta in (record, np.array(record), 5):
+            with pytest.raises(TypeError, match="meta must be a dict, got "):
+                writer.write([], wrong_meta)
+    assert [sample["id"] for sample in hr.open(tmp_path / "d")] == [1]
     for wrong in (object, [("a", "O")], "nonsense", []):
         with pytest.raises(TypeError, match="dtype must be a NumPy type of fixed size"):
             hr.StreamWriter(tmp_path / "x", wrong)

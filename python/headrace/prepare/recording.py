@@ -470,7 +470,10 @@ class DocumentWriter(_Writer):
 
     def _meta_record(self, meta: Mapping[str, Any] | None) -> bytes | None:
         fields = {} if self._meta is None else fields_of(self._meta)
-        given = dict(meta or {})
+        try:
+            given = {} if meta is None else dict(meta)
+        except (TypeError, ValueError):
+            raise TypeError(f"meta must be a dict, got {meta!r}") from None
         if set(given) != set(fields):
             raise TypeError(
                 f"meta must have {', '.join(fields) or 'nothing'}, got {', '.join(map(str, given)) or 'nothing'}"
