@@ -32,7 +32,7 @@ OTHERS: Mapping[str, list[Any]] = {
     "name": ["input_ids"],
     "pad_id": [8],
     "ignore_index": [-1],
-    "pad_values": [{"tokens": 9}, {"labels": 9}, {"weights": 2.5}],
+    "pad_values": [{"tokens": np.int64(9)}, {"labels": 9}, {"weights": np.float32(2.5)}],
     "lookahead": [2],
     "long": ["drop"],
     "max_documents": [1],

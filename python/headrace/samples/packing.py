@@ -316,7 +316,9 @@ def packed_columns(
     """
     token = token_id(pad_id, "pad_id") or 0
     label = as_int(ignore_index, "ignore_index", least=-(2**31), most=2**31 - 1)
-    pads = {} if pad_values is None else dict(pad_values)
+    pads: dict[str, Any] = {} if pad_values is None else dict(pad_values)
+    # NumPy's numbers are as good; states hold Python's.
+    pads = {key: value.item() if isinstance(value, np.number) else value for key, value in pads.items()}
     _one_of(dtype, "dtype", ("int32", "int64"))
     if columns is None:
         if not isinstance(column, str) or not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]

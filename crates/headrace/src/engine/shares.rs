@@ -17,7 +17,8 @@ const SMALLEST_BLOCK: u64 = 256 << 10;
 const BUFFERS_PART: u64 = 8;
 const REMOTE_BUFFERS_PART: u64 = 2;
 /// Where batches are small, up to this many are ready ahead of use and half as many are assembled at once: waking
-/// threads costs more than they do. All of those hold at most one part in so many of what the budget has to spare.
+/// threads costs more than they do. All of those hold at most one part in so many of what the budget has to spare, of a
+/// mixture as many times more.
 const SMALL_BATCHES: u64 = 8;
 const BATCHES_PART: u64 = 32;
 /// Each source of a mixture makes a part of a batch only, so there are as many more batches and parts, up to so many times.
