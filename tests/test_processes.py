@@ -396,3 +396,33 @@ def test_auto_falls_back_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = hr.DataLoader(Numbers(6), 2, num_workers=1, worker_type="auto", collate_fn=process_of)
     assert set(loader) != {os.getpid()}
     assert loader.stats()["worker_reason"] == "said so"
+
+
+_QUIET = """
+import json, sys
+import headrace as hr
+from loading_data import Numbers
+class Loud(Numbers):
+    def __getitem__(self, key):
+        if sys.stdout is not None and sys.argv[1] == "loud":
+            print("loud", end="")
+        return super().__getitem__(key)
+def main():
+    loader = hr.DataLoader(Loud(20), 2, num_workers=2, worker_type="process")
+    sys.stderr.write(json.dumps([batch.tolist() for batch in loader]))
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("how", ["quiet >&-", "loud >/dev/full"])
+def test_a_standard_output_that_takes_nothing_costs_no_batch(tmp_path: Path, how: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(_QUIET)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *sys.path))}
+    # What is printed is kept until it is flushed.
+    environment.pop("PYTHONUNBUFFERED", None)
+    command = ["sh", "-c", f'exec "$@" {how}', "sh", sys.executable, str(script)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=environment, timeout=60, check=False)
+    assert done.returncode == 0
+    assert json.dumps([[n, n + 1] for n in range(0, 20, 2)]) in done.stderr

@@ -65,7 +65,9 @@ def main(connection_fd: int, arena_fds: list[int], parent: int) -> None:
             connection.send_bytes(reply)
         # A large one must not wait here for the next; nor what was printed.
         del reply
-        sys.stdout.flush()
+        # There may be none, or a full disk: no batch depends on it.
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            sys.stdout.flush()
 
 
 def begin(work: bytes, number: int, seed: int) -> Any:
