@@ -24,7 +24,7 @@ from headrace._frames import is_plain, plain
 from . import worker
 from .collate import registered
 from .pool import add_note
-from .wire import FAILED, MADE, Arena, decode
+from .wire import FAILED, MADE, Arena, above_standard, decode
 
 __all__ = ["ProcessDied", "Processes", "as_raised_in", "check_main"]
 
@@ -164,7 +164,7 @@ class _Link:
 
     def __init__(self, number: int, work: bytes, seed: int, arenas: list[Arena]) -> None:
         check_main()
-        ours, theirs = socket.socketpair()
+        ours, theirs = (socket.socket(fileno=above_standard(end.detach())) for end in socket.socketpair())
         fds = [arena.fd for arena in arenas]
         code = (
             "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "

@@ -4,6 +4,7 @@ An arena is a nameless file in memory (memfd): it is gone when the last process 
 ends, and nothing of it is ever in ``/dev/shm``.
 """
 
+import fcntl
 import io
 import mmap
 import os
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["FAILED", "MADE", "TEXT", "Arena", "decode", "encode"]
+__all__ = ["FAILED", "MADE", "TEXT", "Arena", "above_standard", "decode", "encode"]
 
 MADE: Final = 0
 """The reply is a batch."""
@@ -28,6 +29,16 @@ _ALIGN: Final = 64
 _LEAST_BYTES: Final = 1 << 20
 _HEAD: Final = struct.Struct("<BI")
 _PART: Final = struct.Struct("<QQ")
+
+
+def above_standard(fd: int) -> int:
+    """A descriptor in the place of one, that no process takes for its standard output, where that is closed."""
+    if fd > 2:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
 
 
 class Arena:
@@ -44,7 +55,7 @@ class Arena:
     @classmethod
     def new(cls) -> "Arena":
         """An empty one."""
-        return cls(os.memfd_create("headrace"))
+        return cls(above_standard(os.memfd_create("headrace")))
 
     def view(self, size: int) -> memoryview:
         """The first `size` bytes, which the writer must have made."""
