@@ -225,11 +225,11 @@ def test_graphs_of_arrays_need_no_torch(tmp_path: Path) -> None:
     for wrong, message in (
         (
             {"x": torch.ones(2).to_sparse()},
-            "key 'x': expected a tensor that holds all of its values, found one of layout",
+            "key 'graph.x': expected a tensor that holds all of its values, found one of layout",
         ),
-        ({"x": {"y": object()}}, "key 'x.y': expected tensors, arrays, text, numbers"),
-        ({"x": np.float32(1)}, "key 'x': expected tensors, arrays, text, numbers .* found numpy.float32"),
-        ({"x": np.array(["a"])}, "key 'x': expected an array of"),
+        ({"x": {"y": object()}}, "key 'graph.x.y': expected tensors, arrays, text, numbers"),
+        ({"x": np.float32(1)}, "key 'graph.x': expected tensors, arrays, text, numbers .* found numpy.float32"),
+        ({"x": np.array(["a"])}, "key 'graph.x': expected an array of"),
         ({None: 1}, "expected keys of text in a graph, found None"),
     ):
         with pytest.raises(TypeError, match=message):
