@@ -141,6 +141,10 @@ def test_a_thread_that_is_not_to_work_keeps_no_turn() -> None:
     results = pool.run(iter(range(8)))
     assert [results.next(20) for _ in range(8)] == list(range(8))
     pool.close()
+    # Whoever ends keeps none either.
+    for thread in pool.threads():
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 def test_a_timeout_is_kept_while_one_thread_works(monkeypatch: pytest.MonkeyPatch) -> None:

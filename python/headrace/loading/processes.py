@@ -136,7 +136,6 @@ class Processes:
 
     def end(self, number: int) -> None:
         """Called in each thread of the pool, last."""
-        self.pass_turn()
         self._channels[number // _THREADS_EACH].reap()
 
     def close(self) -> None:

@@ -170,6 +170,8 @@ def work(
             run.wake.put(None)
         # Whatever the tasks hold may go while this thread waits.
         given = run = slots = slot = None
+    if turns is not None:
+        turns.pass_turn()
     if end is not None:
         end(number)
 
