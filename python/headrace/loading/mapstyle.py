@@ -372,14 +372,7 @@ class MapDriver(Driver):
         if processes is None:
             self._pool = Pool(Caller(fetcher, pinned), self._workers, init=init)
         else:
-            self._pool = Pool(
-                Caller(processes, pinned),
-                processes.threads,
-                init=processes.begin,
-                turns=processes,
-                end=processes.end,
-                interrupt=processes.close,
-            )
+            self._pool = processes.pool(Caller(processes, pinned))
         return self._pool, stream
 
     def _check(self, state: Mapping[str, Any]) -> None:

@@ -17,16 +17,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from headrace._frames import is_plain, plain
 
 from . import worker
 from .collate import registered
-from .pool import add_note
+from .pool import Pool, add_note
 from .wire import FAILED, MADE, Arena, above_standard, decode
 
 __all__ = ["ProcessDied", "Processes", "as_raised_in", "check_main"]
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 _THREADS_EACH = 2
 """Threads of the pool for each process."""
@@ -104,6 +107,14 @@ class Processes:
         self._channels = self._make()
         self._here = _Here()
         self._process = os.getpid()
+
+    def pool(self, call: Callable[[Task], Result]) -> Pool[Task, Result]:
+        """Threads for these processes, which end with it.
+
+        Args:
+            call: this object, or what calls it with the keys of a task.
+        """
+        return Pool(call, self.threads, init=self.begin, turns=self, end=self.end, interrupt=self.close)
 
     def __call__(self, keys: Any) -> Any:
         """The batch of a list of keys."""

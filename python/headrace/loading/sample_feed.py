@@ -92,14 +92,7 @@ class Workers:
         if processes is None:
             self.pool: Pool[list[Task], list[Made | Broken]] = Pool(make, count, init=resources.init)
         else:
-            self.pool = Pool(
-                make,
-                processes.threads,
-                init=processes.begin,
-                turns=processes,
-                end=processes.end,
-                interrupt=processes.close,
-            )
+            self.pool = processes.pool(make)
 
     def check_process(self) -> None:
         """Refuses to go on in a forked child.

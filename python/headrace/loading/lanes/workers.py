@@ -42,14 +42,7 @@ class LaneWorkers:
         if self.choice.worker_type == "process" and count and makers:
             processes = Processes(_Dispatch(self.makers), count, init=resources.init, seed=seed)
             self._calls = [_Remote(processes, number) for number in range(len(makers))]
-            self._pool: Pool[Any, Any] = Pool(
-                processes,
-                processes.threads,
-                init=processes.begin,
-                turns=processes,
-                end=processes.end,
-                interrupt=processes.close,
-            )
+            self._pool: Pool[Any, Any] = processes.pool(processes)
         else:
             self._pool = Pool(_nothing, count, init=resources.init)
 
